@@ -301,6 +301,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "analysis/test_compare.py": (
         "analysis/float_reference.py",
         "analysis/comparison_points.py",
+        "analysis/comparison_run.py",
         "analysis/suspects.py",
         "analysis/weights.py",
     ),

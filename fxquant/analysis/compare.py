@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
+from torch import nn
+from torch.fx import GraphModule
 
-from fxquant.analysis.comparison import Comparison, LayerComparison, Unmatched, sorted_by_harm
-from fxquant.analysis.comparison_points import ComparisonPoint, ComparisonPoints, comparison_points
+from fxquant.analysis.comparison import Comparison
+from fxquant.analysis.comparison_points import comparison_points
+from fxquant.analysis.comparison_run import ComparisonRun
 from fxquant.analysis.float_reference import check_float_model, float_graph, quantized_graph
 from fxquant.analysis.inputs import batches_of
-from fxquant.analysis.suspects import cause_of, fault_of
+from fxquant.distributed.facts import module_facts
+from fxquant.distributed.shared_numbers import SharedNumbers
 from fxquant.errors import InputError, error_context
-from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
-from fxquant.measure.noise import DeviationSums
 from fxquant.measure.parity import plan_of
-from fxquant.measure.runner import Stepper, ValuesOnDemand, as_taken, first_tensor
 from fxquant.quantizer.quantizer import Quantizer
 
 
@@ -79,122 +76,19 @@ def compare(
             expected="the model that was quantized",
             hint="compare(prepared, …) takes the graph that prepare made, in place of the float model",
         )
-    run = _Run(floats, quantized, points)
+    run = ComparisonRun(floats, quantized, points)
+    share = SharedNumbers("compare", batches, None, lambda: _facts(floats, quantized), run.fold)
     with torch.no_grad(), unchanged_state(floats), unchanged_state(quantized):
         try:
-            for index, (args, kwargs) in enumerate(batches):
+            for index, (args, kwargs) in share.batches():
                 with error_context(f"batch {index}"):
-                    run.add(args, kwargs)
+                    share.keep(index, "batch", run.measure(args, kwargs))
+            share.fold_all()
         except KeyboardInterrupt:
             if not run.batches:
                 raise
     return run.result()
 
 
-class _Run:
-    """Three runs side by side: the float model; the quantized one; and the quantized one on the float model's values.
-
-    In the third, every value is replaced by that of the float model, rounded as the layers that read it expect, as
-    soon as it has been measured: so nothing accumulates.
-    """
-
-    def __init__(self, floats: GraphModule, quantized: GraphModule, points: ComparisonPoints) -> None:
-        self._floats, self._quantized, self._points = floats, quantized, points
-        self._alone = {point: DeviationSums() for point in points.by_node.values()}
-        self._here = {point: DeviationSums() for point in points.by_node.values()}
-        self._weight = {point: DeviationSums() for point in points.by_node.values()}
-        """Of each unit's result, with nothing but its weight quantized."""
-        self._output = DeviationSums()
-        self._other: dict[ComparisonPoint, str] = {}
-        """Points that turned out to hold values of another kind in the two models -> how."""
-        self.batches = 0
-
-    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Measure one batch."""
-        floats, points = self._floats, self._points
-        demand: Counter[Node] = Counter()
-        for point in points.by_node.values():
-            demand.update(point.reads)
-        demand.update(points.replaced.values())
-        exact = ValuesOnDemand(floats, bind(floats, args, kwargs, "this batch"), demand)
-        bound = as_taken(self._quantized, bind(self._quantized, args, kwargs, "this batch"))
-        here, alone = Stepper(self._quantized, bound), Stepper(self._quantized, bound)
-        for node in self._quantized.graph.nodes:
-            value, isolated = here.step(node), alone.step(node)
-            if (known := points.by_node.get(node)) is not None:
-                alone.env[node] = self._measure(known, value, isolated, exact)
-            elif (source := points.replaced.get(node)) is not None:
-                alone.env[node] = _in_place_of(isolated, exact.look(source))
-                exact.done_with(source)
-            here.free_after(node)
-            alone.free_after(node)
-            if node.op == "output":
-                expected = exact.look(next(n for n in floats.graph.nodes if n.op == "output"))
-                for want, got in zip(*(_tensors(v) for v in (expected, value)), strict=False):
-                    if want.shape == got.shape:
-                        self._output.add(want, got, -1)
-        self.batches += 1
-
-    def _measure(self, point: ComparisonPoint, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
-        """Add up one layer, and answer with what stands for the float model's value in its place."""
-        whole = exact.look(point.source)
-        expected, result = first_tensor(whole), first_tensor(point.dequantized(value))
-        alike = _are_alike(expected, result)
-        replaced = point.stored_form(whole, isolated) if alike or not isinstance(expected, Tensor) else isolated
-        if alike and point not in self._other:
-            given, with_weight = map(first_tensor, point.given(exact.look))
-            axis = point.channel_axis(expected)
-            if with_weight is not None:
-                self._weight[point].add(given, with_weight, axis)
-            self._here[point].add(expected, result, axis)
-            self._alone[point].add(given, first_tensor(point.dequantized(isolated)), axis)
-            point.clipping.look(given, point.qparams)
-        elif isinstance(expected, Tensor) and isinstance(result, Tensor):
-            self._other[point] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
-        for node in point.reads:
-            exact.done_with(node)
-        return replaced
-
-    def result(self) -> Comparison:
-        """Return what was measured so far."""
-        rows = []
-        for index, (node, point) in enumerate(self._points.by_node.items()):
-            alone, here = self._alone[point], self._here[point]
-            if point in self._other or not len(here.signal) or (point.keeps_values and not float(alone.noise.sum())):
-                continue
-            weight = None if point.weights is None else point.weights.deviation()
-            isolated = alone.result()
-            rows.append(
-                LayerComparison(
-                    unit=point.name,
-                    name=point.title,
-                    module=point.module,
-                    pattern=point.pattern,
-                    line=point.line,
-                    place=index,
-                    isolated=isolated,
-                    accumulated=here.result(),
-                    weight=weight,
-                    fault=fault_of(point, node),
-                    cause=cause_of(point, alone, self._weight[point]),
-                    overrun=alone.total_lost,
-                )
-            )
-        other = tuple(Unmatched(point.name, reason) for point, reason in self._other.items())
-        unmatched, numbers = self._points.unmatched + other, len(self._output.signal) > 0
-        return Comparison(sorted_by_harm(rows), self._output.result(), self.batches, unmatched, numbers)
-
-
-def _are_alike(expected: Any, result: Any) -> bool:
-    return isinstance(expected, Tensor) and isinstance(result, Tensor) and expected.shape == result.shape
-
-
-def _in_place_of(value: Any, expected: Any) -> Any:
-    """Return the float model's value, where it is of the same kind as the quantized model's."""
-    if not _are_alike(expected, value) or value.dtype != expected.dtype:
-        return value
-    return expected
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+def _facts(floats: GraphModule, quantized: GraphModule) -> dict[str, str]:
+    return {**module_facts(floats, "float model"), **module_facts(quantized, "quantized model")}

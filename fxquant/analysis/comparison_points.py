@@ -51,6 +51,12 @@ class ClippingSums:
         self.clipped += int((cut > qparams.scale.to(cut.device) / 2).sum())
         self.clipping_noise += float(cut.double().square().sum())
 
+    def merge(self, other: ClippingSums) -> None:
+        """Add the sums of another batch."""
+        self.values += other.values
+        self.clipped += other.clipped
+        self.clipping_noise += other.clipping_noise
+
     @property
     def share(self) -> float:
         """Return the share of the values that are clipped, 0 to 1."""

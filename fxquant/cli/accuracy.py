@@ -13,6 +13,8 @@ from tqdm import tqdm
 
 from fxquant.calibration.batches import inputs_of
 from fxquant.cli.data import Data
+from fxquant.distributed.facts import module_facts
+from fxquant.distributed.shared_numbers import SharedNumbers
 from fxquant.graph.text_table import format_rows
 
 LABELS = ("labels", "label", "target", "targets")
@@ -59,24 +61,47 @@ def measure_accuracy(
     Returns:
         The counts; or why there are none.
     """
-    images = float_right = quantized_right = same = 0
-    for batch in tqdm(data.held_out, desc="accuracy", unit="batch", disable=not progress):
-        labels = labels_of(batch, len(args))
-        if labels is None:
-            return "the data has no labels"
-        inputs, kwargs = inputs_of(batch, args, "a batch that was held out", float_model)
-        with torch.no_grad():
-            answers = [logits_of(model(*inputs, **kwargs)) for model in (float_model, quantized)]
-        if reason := not_comparable(answers[0], labels, data.classes):
-            return reason
-        first, second = (answer.argmax(1) for answer in answers if answer is not None)
-        images += len(labels)
-        float_right += int((first == labels).sum())
-        quantized_right += int((second == labels).sum())
-        same += int((first == second).sum())
-    if not images:
-        return "the data has no labels"
+    counts, reasons = [0, 0, 0, 0], list[str]()
+
+    def fold(kind: str, found: Any) -> None:
+        if kind == "reason":
+            reasons.append(found)
+            return
+        counts[:] = [count + more for count, more in zip(counts, found, strict=True)]
+
+    share = SharedNumbers("accuracy", data.held_out, None, lambda: _facts(float_model, quantized), fold)
+    hidden = not progress or share.rank > 0
+    for index, batch in tqdm(share.batches(), desc="accuracy", unit="batch", disable=hidden):
+        share.keep(index, *_counts_of(batch, float_model, quantized, data, args))
+        if reasons:
+            break
+    share.fold_all()
+    if reasons or not counts[0]:
+        return (reasons or ["the data has no labels"])[0]
+    images, float_right, quantized_right, same = counts
     return Accuracy(images, float_right, quantized_right, same, data.same)
+
+
+def _facts(float_model: Any, quantized: Any) -> dict[str, str]:
+    return {**module_facts(float_model, "float model"), **module_facts(quantized, "quantized model")}
+
+
+def _counts_of(
+    batch: Any, float_model: nn.Module, quantized: nn.Module, data: Data, args: tuple[Any, ...]
+) -> tuple[str, Any]:
+    """Return "counts" and how many images one batch has, how many either model gets right, and how many both answer
+    alike; or "reason" and why there are no such counts."""
+    labels = labels_of(batch, len(args))
+    if labels is None:
+        return "reason", "the data has no labels"
+    inputs, kwargs = inputs_of(batch, args, "a batch that was held out", float_model)
+    with torch.no_grad():
+        answers = [logits_of(model(*inputs, **kwargs)) for model in (float_model, quantized)]
+    if reason := not_comparable(answers[0], labels, data.classes):
+        return "reason", reason
+    first, second = (answer.argmax(1) for answer in answers if answer is not None)
+    right = [int((answer == labels).sum()) for answer in (first, second)]
+    return "counts", [len(labels), *right, int((first == second).sum())]
 
 
 def labels_of(batch: Any, inputs: int) -> Tensor | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,8 +111,8 @@ def preprocessing(shape: Sequence[int], mean: tuple[float, ...] | None, std: tup
     return Preprocessing(channels, shape[2], shape[3], mean, std)
 
 
-class ImageBatches:
-    """Yields ``(images, labels)``, or images alone; reads them anew in each round."""
+class ImageBatches(Sequence[Any]):
+    """Holds batches of ``(images, labels)``, or of images alone; each is read anew whenever it is asked for."""
 
     def __init__(self, pictures: Sequence[Picture], size: int, preprocessing: Preprocessing) -> None:
         self._pictures, self._size, self._preprocessing = tuple(pictures), size, preprocessing
@@ -119,12 +120,12 @@ class ImageBatches:
     def __len__(self) -> int:
         return -(-len(self._pictures) // self._size)
 
-    def __iter__(self) -> Iterator[Tensor | tuple[Tensor, Tensor]]:
-        for start in range(0, len(self._pictures), self._size):
-            some = self._pictures[start : start + self._size]
-            images = torch.stack([self._preprocessing.of(picture.path) for picture in some])
-            labels = [picture.label for picture in some if picture.label is not None]
-            yield (images, torch.tensor(labels)) if labels else images
+    def __getitem__(self, index: Any) -> Any:
+        start = range(0, len(self._pictures), self._size)[index]
+        some = self._pictures[start : start + self._size]
+        images = torch.stack([self._preprocessing.of(picture.path) for picture in some])
+        labels = [picture.label for picture in some if picture.label is not None]
+        return (images, torch.tensor(labels)) if labels else images
 
 
 def two_parts(folder: Path) -> tuple[Path, Path | None]:

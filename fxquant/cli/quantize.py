@@ -14,12 +14,18 @@ from fxquant.cli.data import data_from
 from fxquant.cli.export import write
 from fxquant.cli.fewer_bits import calibrated, check_options
 from fxquant.cli.subject import Ready, prepared_from, refuse_converted, subject_from
+from fxquant.cli.torchrun import started_by_torchrun
 from fxquant.commandline import FILES
 from fxquant.errors import InputError, writing
 from fxquant.reporting.page import file_to_write
 
 
 def run(options: argparse.Namespace) -> int:
+    with started_by_torchrun() as rank:
+        return _run(options, rank)
+
+
+def _run(options: argparse.Namespace, rank: int) -> int:
     # 1. Everything that can be refused is looked at before anything takes its time.
     torch.manual_seed(0)
     options.to = options.to or _kind_of(options.output)
@@ -37,16 +43,19 @@ def run(options: argparse.Namespace) -> int:
     budget = check_options(options, subject, data)
     print(data.about if data is not None else f"{subject.spec}: with its own ranges", flush=True)
 
-    # 2. Prepare, calibrate, with fewer bits if that is asked for, and convert.
+    # 2. Prepare, calibrate, with fewer bits if that is asked for, convert and measure: ranks share the batches.
     ready = prepared_from(options, subject, data, backend=options.target if options.to == "onnx" else options.backend)
     if data is None and not ready.calibrated:
         raise InputError("this file holds no ranges, and quantize needs data", at=subject.spec, got="no --data")
-    ready, tables = calibrated(options, subject, ready, budget)
-    converted = fxq.convert(ready.quantizer, to="reference" if options.to == "onnx" else "int8")
-    print(f"\n{ready.quantizer}\n")
+    with fxq.share_work():
+        ready, tables = calibrated(options, subject, ready, budget)
+        converted = fxq.convert(ready.quantizer, to="reference" if options.to == "onnx" else "int8")
+        print(f"\n{ready.quantizer}\n")
+        _print_accuracy(ready, converted)
+    if rank > 0:
+        return 0
 
-    # 3. Measure, write, report.
-    _print_accuracy(ready, converted)
+    # 3. Write, report.
     print(write(converted, options.output, ready.args_of_file, ready.kwargs, options))
     if options.report is not None:
         page = fxq.report(

@@ -69,3 +69,35 @@ class SharedNumbers:
         for batch in sorted(everything):
             for name, found in everything[batch]:
                 self._fold(name, found)
+
+
+def compare_in_ranks(what: str, facts: Callable[[], Mapping[str, str]]) -> None:
+    """Compare what all ranks that share work have to have alike; nothing where this process does all of the work.
+
+    Raises:
+        RankError: a rank has something else.
+    """
+    ranks = active_ranks()
+    if ranks is not None:
+        ranks.compare(what, facts())
+
+
+def shared_map(what: str, count: int, measure: Callable[[int], Any]) -> list[Any]:
+    """Return ``measure(0)``, ``measure(1)``, ..., each computed in one of the ranks that share work.
+
+    Args:
+        what: What is measured, for messages.
+        count: How often.
+        measure: Gives numbers, texts and lists of these, which depend on its argument alone.
+
+    Raises:
+        RankError: a rank does not go on.
+    """
+    ranks = active_ranks()
+    if ranks is None:
+        return [measure(index) for index in range(count)]
+    own = {index: measure(index) for index in range(ranks.rank, count, ranks.size)}
+    found: dict[int, Any] = {}
+    for content in ranks.gather_bytes(what, json.dumps(own).encode()):
+        found.update({int(index): value for index, value in json.loads(content).items()})
+    return [found[index] for index in range(count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -111,6 +111,27 @@ class DeviationSums:
         self.power += float(given.square().sum())
         self.product += float((exact * given).sum())
         self.largest = max(self.largest, float(error.max()))
+
+    def merge(self, other: DeviationSums) -> None:
+        """Add the sums of another batch: as ``add`` does with its values, to the bit."""
+        if not len(other.signal):
+            return
+        self.signal, self.noise = _sum(self.signal, other.signal), _sum(self.noise, other.noise)
+        self.peak = _largest(self.peak, other.peak)
+        self.power += other.power
+        self.product += other.product
+        self.largest = max(self.largest, other.largest)
+
+    def to_numbers(self) -> list[Any]:
+        """Return the sums as JSON can hold them."""
+        rows = [each.tolist() for each in (self.signal, self.noise, self.peak)]
+        return [*rows, self.power, self.product, self.largest]
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Any]) -> DeviationSums:
+        """Make what ``to_numbers`` was called of."""
+        signal, noise, peak = (torch.tensor(each, dtype=torch.float64) for each in numbers[:3])
+        return cls(signal, noise, peak, *numbers[3:])
 
     @property
     def total_lost(self) -> float:

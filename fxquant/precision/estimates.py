@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.analysis.metrics import SignalToNoise
+from fxquant.distributed.shared_numbers import shared_map
+from fxquant.distributed.sharing import active_ranks
 from fxquant.errors import error_context
 from fxquant.graph.shapes import unchanged_state
 from fxquant.plan.precision import Choice
@@ -83,24 +85,42 @@ class Estimates:
 
     def _run(self) -> None:
         """Measure batch by batch: all choices on the first, then on the next, so that an interrupt leaves all known."""
-        for batch, bound in enumerate(self.inputs):
-            gradients: OutputGradients | None = None
-            for index, name in enumerate(self.names):
-                number = batch * len(self.names) + index
-                sums = self._stored(number)
-                if sums is None:
-                    simulated = self._simulation_of(name)
-                    with error_context(f"batch {batch}"), unchanged_state(simulated):
-                        if self.by_gradient and gradients is None:
-                            gradients = OutputGradients(simulated, self.options.groups, self.seed + batch)
-                            gradients.add(bound)
-                        sums = self._measured(name, self._runs[name], bound, gradients)
-                    if self.checkpoint is not None:
-                        self.checkpoint.save(number, {"noise": sums[0], "signal": sums[1]})
-                else:
-                    self.bar.update(len(self.options.groups))
-                for total, more in zip(self._sums[name], sums, strict=True):
-                    total += more
+        if active_ranks() is None:
+            for batch in range(len(self.inputs)):
+                for name, sums in self._of_batch(batch):
+                    self._add(name, sums)
+            return
+
+        def of_batch(batch: int) -> list[Any]:
+            return [(name, noise.tolist(), signal.tolist()) for name, (noise, signal) in self._of_batch(batch)]
+
+        for found in shared_map("the noise of choices", len(self.inputs), of_batch):
+            for name, *sums in found:
+                noise, signal = (torch.tensor(each, dtype=torch.float64) for each in sums)
+                self._add(name, (noise, signal))
+
+    def _add(self, name: str, sums: Sums) -> None:
+        for total, more in zip(self._sums[name], sums, strict=True):
+            total += more
+
+    def _of_batch(self, batch: int) -> Iterator[tuple[str, Sums]]:
+        """Yield the sums of each choice on one batch."""
+        gradients: OutputGradients | None = None
+        for index, name in enumerate(self.names):
+            number = batch * len(self.names) + index
+            sums = self._stored(number)
+            if sums is None:
+                simulated = self._simulation_of(name)
+                with error_context(f"batch {batch}"), unchanged_state(simulated):
+                    if self.by_gradient and gradients is None:
+                        gradients = OutputGradients(simulated, self.options.groups, self.seed + batch)
+                        gradients.add(self.inputs[batch])
+                    sums = self._measured(name, self._runs[name], self.inputs[batch], gradients)
+                if self.checkpoint is not None:
+                    self.checkpoint.save(number, {"noise": sums[0], "signal": sums[1]})
+            else:
+                self.bar.update(len(self.options.groups))
+            yield name, sums
 
     def _simulation_of(self, name: str) -> GraphModule:
         """Return the simulation of a choice, made when it is first needed."""

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.metrics import Metric, SignalToNoise
+from fxquant.distributed.shared_numbers import shared_map
 from fxquant.errors import InputError, error_context
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.interpreter import BoundInterpreter
@@ -87,11 +88,16 @@ class Evaluation:
         """Run a model over all data."""
         score = SignalToNoise()
         values: list[_Values] = []
-        for index, bound in enumerate(self.inputs):
-            output = self._run(simulated, bound, index, rounded=True)
-            score.add(output, self.outputs[index])
-            if self.metric is not None:
-                values.append(self._values(index, output))
+
+        def of_batch(index: int) -> Any:
+            output = self._run(simulated, self.inputs[index], index, rounded=True)
+            found = None if self.metric is None else self._values(index, output)
+            return score.measure(output, self.outputs[index]), found and (found.value, found.size, found.items)
+
+        for numbers, found in shared_map("the noise of a whole model", len(self.inputs), of_batch):
+            score.fold(numbers)
+            if found is not None:
+                values.append(_Values(*found))
         noise = score.noise / score.signal if score.signal > 0 else math.inf
         return Measured(noise if score.noise else 0.0, score.value, self._loss(values) if values else None)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fxquant.distributed.shared_numbers import shared_map
 from fxquant.errors import InputError, listing, writing
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.parity import plan_of
@@ -42,6 +43,17 @@ def latencies_of(
     Raises:
         InputError: what was given is no such table, lacks a unit, or the back end has no operators to measure.
     """
+
+    def of_one(_: int) -> Any:  # of the ranks that share work, since each would measure other times
+        return _latencies_of(given, prepared, bound, folder)
+
+    (found,) = shared_map("latencies", 1, of_one)
+    return {root: (in_int8, in_float) for root, (in_int8, in_float) in found.items()}
+
+
+def _latencies_of(
+    given: object, prepared: Quantizer, bound: Mapping[str, Any], folder: str | os.PathLike[str] | None
+) -> Latencies:
     file = None if folder is None else Path(folder) / FILE
     if given is None and file is not None and file.exists():
         given = file

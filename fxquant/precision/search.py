@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from fxquant.analysis.metrics import SignalToNoise
+from fxquant.distributed.shared_numbers import shared_map
 from fxquant.graph.shapes import unchanged_state
 from fxquant.plan.precision import Choice
 from fxquant.precision.budget import Budget
@@ -117,9 +118,14 @@ class Search:
         scores = [SignalToNoise() for _ in options.groups]
         runs = GroupRuns(simulated, options.groups, self.seed, alone=False)
         with torch.no_grad(), torch.random.fork_rng(), unchanged_state(simulated):
-            for bound, exact in zip(self.inputs, self.evaluation.outputs, strict=True):
-                for place, output in runs.run(bound):
-                    scores[place].add(output, exact)
+
+            def of_batch(index: int) -> list[Any]:
+                exact = self.evaluation.outputs[index]
+                return [(place, scores[place].measure(output, exact)) for place, output in runs.run(self.inputs[index])]
+
+            for found in shared_map("the noise of groups at a point", len(self.inputs), of_batch):
+                for place, numbers in found:
+                    scores[place].fold(numbers)
         for place, (score, choice) in enumerate(zip(scores, point.chosen, strict=True)):
             alone = options.noise[place][choice.name]
             if score.batches and alone > 0 and score.signal > 0:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from fxquant.analysis.metrics import Metric
+from fxquant.distributed.facts import data_facts, digest, module_facts
+from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.precision.arguments import check_arguments
 from fxquant.precision.budget import Budget
 from fxquant.precision.configurations import configurations
@@ -77,6 +79,7 @@ def search_precision(
         more, and are named in ``missing``.
 
     Raises:
+        RankError: inside of :func:`share_work`, another rank does not go on.
         InputError: an argument or a batch is of the wrong kind, the budget cannot be reached, the checkpoint is of
             another run, the output holds no finite value, or its gradients are not finite.
         UnknownNameError: there is no such candidate, estimate or ``against``.
@@ -108,6 +111,15 @@ def search_precision(
     settings = Settings(candidates, metric, higher_is_better, estimate, confidence, seed, checkpoint, latencies)
     given = read(prepared, data, num_batches, with_targets=against == "target")
     bases = configurations(prepared)
+    compare_in_ranks(
+        "search_precision",
+        lambda: {
+            **module_facts(prepared.graph_module, "model"),
+            **data_facts(given.inputs),
+            "observed ranges": digest(prepared.observers.state_dict()),
+            "arguments": f"{budget}, {max_drop}, {candidates}, {estimate}, {confidence}, {seed}",
+        },
+    )
     with tqdm(desc="search", unit="run", disable=not progress) as bar:
         # Measure the noise of each choice.
         search = start_search(prepared, given, bases, settings, budget, bar)

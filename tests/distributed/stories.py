@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -110,8 +109,7 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
 def sensitivities(rank: int) -> dict[str, Any]:
     """The cost of each unit, by noise and by a metric of the user's."""
     made, batches = prepared("histogram"), images(5)
-    with fxq.share_work() if distributed.is_initialized() else contextlib.nullcontext():
-        fxq.calibrate(made, batches, progress=False)
+    fxq.calibrate(made, batches, progress=False)
     labelled = [(each, torch.arange(len(each)) % 4) for each in batches]
     noise = fxq.sensitivity(made, batches, progress=False)
     metric = fxq.sensitivity(made, labelled, metric=correct, against="target", progress=False)
@@ -123,7 +121,42 @@ def numbers(found: fxq.Sensitivity) -> list[Any]:
     return [found.float_value, found.quantized_value, found.batches, *rows]
 
 
-SHARED = ("observers", "sensitivities")
+class Two(nn.Module):
+    """Gives two values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.net(x), x.mean((1, 2))
+
+
+def comparisons(rank: int) -> dict[str, Any]:
+    batches = [each.nan_to_num() for each in images(5)]
+    made = fxq.calibrate(fxq.prepare(Two().eval(), batches[0]), batches, progress=False)
+    found = fxq.compare(made, fxq.convert(made), iter(batches), progress=False)
+    rows = [(row.name, str(row.isolated), str(row.accumulated), str(row.cause), row.overrun) for row in found.rows]
+    return {"rows": rows, "output": str(found.output), "batches": found.batches}
+
+
+def searches(rank: int) -> dict[str, Any]:
+    batches = [each.nan_to_num() for each in images(3)]
+    labelled = [(each, torch.arange(len(each)) % 4) for each in batches]
+    made = fxq.calibrate(prepared_by_default(), batches, progress=False)
+    found = {}
+    for estimate in ("alone", "gradient"):
+        table = fxq.search_precision(
+            made, batches, budget=fxq.Budget(size=0.7), candidates=("W4A8", "W8A8"), estimate=estimate, progress=False
+        )
+        found[estimate] = [str(table), [str(point) for point in table.pareto]]
+    table = fxq.search_precision(
+        made, labelled, max_drop=0.2, metric=correct, against="target", candidates=("W4A8", "W8A8"), progress=False
+    )
+    return {**found, "drop": str(table)}
+
+
+SHARED = ("observers", "sensitivities", "comparisons", "searches")
 """Stories that give the same in one process."""
 
 
