@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -65,6 +66,11 @@ def take_pooled(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix + _POOLED): state_dict.pop(name).detach().clone() for name in names}
 
 
+def attributes_of_pooled(pooled: Mapping[str, Tensor]) -> SimpleNamespace:
+    """Return what ``put_pooled`` saves as attributes: ``torch.distributed.checkpoint`` looks for each key as one."""
+    return SimpleNamespace(**pooled)
+
+
 class ObserverBase(nn.Module):
     """Base class of observers.
 
@@ -80,7 +86,7 @@ class ObserverBase(nn.Module):
     """
 
     __jit_ignored_attributes__ = ("scheme", "_pooled")
-    __jit_unused_properties__ = ("quant_min", "quant_max")
+    __jit_unused_properties__ = ("quant_min", "quant_max", "pooled")
 
     def __init__(self, scheme: QScheme | None, *, dtype: torch.dtype, is_dynamic: bool = False) -> None:
         super().__init__()
@@ -168,6 +174,11 @@ class ObserverBase(nn.Module):
     def qparams_in_script(self) -> tuple[Tensor, Tensor]:
         """Do what ``calculate_qparams`` does, for TorchScript."""
         raise RuntimeError("this observer cannot choose qparams in TorchScript")
+
+    @property
+    def pooled(self) -> SimpleNamespace:
+        """Return what all processes knew of at the last ``pool``."""
+        return attributes_of_pooled(getattr(self, "_pooled", {}))
 
     @property
     def quant_min(self) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.observers.base import keeping_dtype, put_pooled, take_pooled
+from fxquant.observers.base import attributes_of_pooled, keeping_dtype, put_pooled, take_pooled
 
 
 class ChannelMeans(nn.Module):
@@ -79,6 +80,11 @@ class ChannelMeans(nn.Module):
             rest = torch.stack([state[name] - shared for state in seen]).sort(0).values.sum(0)
             setattr(self, name, (shared + rest).to(device))  # sorted, since sums are rounded
         self._pooled = {name: value.to("cpu", copy=True) for name, value in self.named_buffers()}
+
+    @property
+    def pooled(self) -> SimpleNamespace:
+        """Return what all processes knew of at the last ``pool``."""
+        return attributes_of_pooled(self._pooled)
 
     def means(self) -> Tensor | None:
         """float64 [C]; None if nothing was seen."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.calibration.joined_ranges import parts_in_training
-from fxquant.errors import CalibrationError, listing, warn
+from fxquant.errors import CalibrationError, InputError, listing, warn
 from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.graph.module import METADATA, get_metadata
@@ -36,6 +36,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     preparation: Any = get_metadata(trained, "preparation")
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
         raise not_prepared(trained, "convert", or_training=True)
+    _refuse_sharded(trained)
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
     quantizer.trained = _qparams(fake_quants, allow_uncalibrated)
@@ -46,6 +47,19 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer.graph_module, quantizer.snapshots = done.graph_module, done.snapshots
     del vars(quantizer.graph_module)[METADATA]
     return quantizer
+
+
+def _refuse_sharded(trained: nn.Module) -> None:
+    """Refuse parameters of which this process holds a part: ``DTensor``, as FSDP makes them."""
+    sharded = [name for name, value in trained.named_parameters() if hasattr(value, "full_tensor")]
+    if sharded:
+        raise InputError(
+            "the parameters of this model are sharded among processes",
+            got=listing(sharded[:3]),
+            expected="the whole model",
+            hint="load get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) of "
+            "torch.distributed.checkpoint.state_dict into a model that prepare_qat gives anew",
+        )
 
 
 def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tuple[TensorRef, Any]]:

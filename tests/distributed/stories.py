@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,6 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import fxquant as fxq
@@ -156,6 +168,81 @@ def searches(rank: int) -> dict[str, Any]:
     return {**found, "drop": str(table)}
 
 
+def qat_of(name: str) -> nn.Module:
+    """Prepare a model, and measure with both processes. Observers are off: each batch would move those of its rank."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)
+    qat = fxq.prepare_qat(nn.Sequential(*layers).train(), images(1)[0], fxq.get_lsq_qconfig(4, 4) if name else None)
+    qat(images(1)[0])
+    fxq.synchronize_observers(qat)
+    return qat.apply(fxq.enable_param_learning if name else fxq.disable_observer)
+
+
+def sharded(qat: nn.Module, mesh: Any, **more: Any) -> nn.Module:
+    """FSDP2, each layer with a weight by itself; batch norms, which the weights of others read, go with the whole."""
+    for module in qat.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            fully_shard(module, mesh=mesh, **more)
+    return fully_shard(qat, mesh=mesh)
+
+
+def in_parallel(qat: nn.Module) -> nn.Module:
+    return DistributedDataParallel(qat, broadcast_buffers=False)  # FSDP does not hand on statistics of batch norms
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+
+
+def steps(
+    model: Any, rank: int, optimizer: torch.optim.Optimizer, *, parts: int = 1, again: bool = False
+) -> list[float]:
+    """Three steps, each of one or more batches; ``again``: activations are computed again in the backward pass."""
+    losses = []
+    for step in range(3):
+        optimizer.zero_grad()
+        for part in range(parts):
+            x = images(12)[4 + rank + 2 * step + part].nan_to_num() / 4
+            last = part + 1 == parts
+            wait = model.no_sync() if hasattr(model, "no_sync") and not last else contextlib.nullcontext()
+            if hasattr(model, "set_requires_gradient_sync"):
+                model.set_requires_gradient_sync(last)
+            with wait:
+                y = checkpoint(model, x, use_reentrant=False) if again else model(x)
+                loss = y.float().square().mean()
+                loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def training(rank: int) -> dict[str, Any]:
+    """DDP and FSDP2, plain and with learned steps, and what a checkpoint of two ranks holds."""
+    mesh, folder = init_device_mesh("cpu", (WORLD,)), Path(sys.argv[2])
+    found: dict[str, Any] = {}
+    for name in ("", "learned"):
+        rows = found[name] = {}
+        for parts in (1, 2):
+            for form, made in (("ddp", in_parallel(qat_of(name))), ("fsdp", sharded(qat_of(name), mesh))):
+                optimizer = optimizer_of(made)
+                rows[f"{form} {parts}"] = steps(made, rank, optimizer, parts=parts)
+        model_state, optimizer_state = get_state_dict(made, optimizer)
+        dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder / f"qat{name}")
+        full = StateDictOptions(full_state_dict=True)
+        rows["state"] = get_model_state_dict(made, options=full)
+        rows["momentum"] = get_optimizer_state_dict(made, optimizer, options=full)["state"]
+        try:
+            fxq.convert(made)
+        except fxq.FxQuantError as error:
+            rows["convert"] = str(error)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        mixed = sharded(qat_of(name), mesh, mp_policy=policy)
+        rows["mixed"] = steps(mixed, rank, optimizer_of(mixed))
+        for form, made in (("ddp", in_parallel(qat_of(name))), ("fsdp", sharded(qat_of(name), mesh))):
+            rows[f"{form} again"] = steps(made, rank, optimizer_of(made), again=True)
+    return found
+
+
 SHARED = ("observers", "sensitivities", "comparisons", "searches")
 """Stories that give the same in one process."""
 
@@ -214,6 +301,7 @@ def dying(count: int) -> Iterator[Tensor]:
 
 def main(rank: int, folder: Path, stories: list[str]) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", ".*broadcast_buffers.*", FutureWarning)  # its other name is not in torch 2.10
     warnings.simplefilter("ignore", fxq.FxQuantWarning)  # of values that are not finite
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", meeting, timedelta(minutes=5), rank=rank, world_size=WORLD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.utils.data import DataLoader
 
 import fxquant as fxq
@@ -50,7 +52,7 @@ def run_pair(folder: Path, *names: str) -> tuple[list[int], list[str]]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
     """What each of two ranks came to, and their folder. The last story ends the second one."""
     folder = tmp_path_factory.mktemp("ranks")
-    codes, logs = run_pair(folder, *stories.SHARED, "faults")
+    codes, logs = run_pair(folder, *stories.SHARED, "training", "faults")
     assert codes == [0, -9], "\n".join(logs)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(stories.WORLD)], folder
 
@@ -124,6 +126,39 @@ def test_a_later_run_goes_on_with_what_was_observed(pair):
     wanted = fxq.calibrate(stories.prepared_by_default(), stories.images(5), progress=False)
     assert differences(wanted.state_dict(), found.state_dict()) == []
     assert list(kept.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "learned"])
+def test_sharded_parameters_train_as_those_of_ddp(pair, name):
+    """FSDP2 and DDP: one batch a step, gradients of two batches, activations that are computed again, bfloat16."""
+    for found in (result["training"][name] for result in pair[0]):
+        for kind in ("1", "2", "again"):
+            assert found[f"fsdp {kind}"] == pytest.approx(found[f"ddp {kind}"], rel=1e-5)
+        assert found["mixed"] == pytest.approx(found["ddp 1"], rel=0.25)
+        assert found["mixed"] != pytest.approx(found["ddp 1"], rel=1e-4)
+        assert found["convert"].startswith("the parameters of this model are sharded among processes")
+    first, second = (result["training"][name]["fsdp 1"] for result in pair[0])
+    assert first != second  # each has its own batches
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # as no_dist=True says
+@pytest.mark.parametrize("name", ["", "learned"])
+def test_a_sharded_run_goes_on_in_another_number_of_ranks(pair, name):
+    """In one process, with weights, steps and momentum of a checkpoint of two."""
+    full = pair[0][0]["training"][name]
+    qat = stories.qat_of(name)
+    optimizer = stories.optimizer_of(qat)
+    model_state, optimizer_state = stories.get_state_dict(qat, optimizer)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    stories.dcp.load(state, checkpoint_id=pair[1] / f"qat{name}", no_dist=True)
+    set_state_dict(qat, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    own = qat.state_dict()
+    parameters = dict(qat.named_parameters())
+    assert differences({key: full["state"][key] for key in parameters}, {key: own[key] for key in parameters}) == []
+    for key, momentum in full["momentum"].items():
+        assert torch.equal(momentum["momentum_buffer"], optimizer.state[parameters[key]]["momentum_buffer"]), key
+    assert all(math.isfinite(loss) for loss in stories.steps(qat, 0, optimizer))
+    assert fxq.convert(qat)(stories.images(1)[0]).isfinite().all()
 
 
 class Reads(list[Tensor]):
