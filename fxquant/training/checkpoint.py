@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fxquant.distributed.sharing import active_ranks
 from fxquant.errors import InputError, writing
 from fxquant.kernels.raw_bytes import raw_bytes
 from fxquant.plan.quant_plan import QuantPlan
@@ -39,6 +40,16 @@ class Checkpoint:
 
     def __init__(self, folder: str | os.PathLike[str], identity: Mapping[str, str]) -> None:
         self._folder = Path(folder)
+        # Of ranks that share work, the first one makes the folder.
+        ranks = active_ranks()
+        if ranks is not None and ranks.rank > 0:
+            ranks.gather_text("the checkpoint", "")
+        self._open(identity)
+        if ranks is not None and ranks.rank == 0:
+            ranks.gather_text("the checkpoint", "")
+
+    def _open(self, identity: Mapping[str, str]) -> None:
+        """Make the folder, or see whether it holds the same run."""
         with self._writing():
             self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / IDENTITY
@@ -95,7 +106,7 @@ class Checkpoint:
         self._write(path, content.getbuffer())
 
     def _write(self, path: Path, content: bytes | memoryview) -> None:
-        new = path.with_suffix(".new")
+        new = path.with_suffix(f".{os.getpid()}.new")  # of each rank that shares work
         with self._writing():
             new.write_bytes(content)
             os.replace(new, path)  # neither an interrupt nor a full disk leaves half a file

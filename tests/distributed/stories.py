@@ -157,9 +157,16 @@ def searches(rank: int) -> dict[str, Any]:
     labelled = [(each, torch.arange(len(each)) % 4) for each in batches]
     made = fxq.calibrate(prepared_by_default(), batches, progress=False)
     found = {}
+    folder = Path(sys.argv[2]) / "search" if distributed.is_initialized() else None
     for estimate in ("alone", "gradient"):
         table = fxq.search_precision(
-            made, batches, budget=fxq.Budget(size=0.7), candidates=("W4A8", "W8A8"), estimate=estimate, progress=False
+            made,
+            batches,
+            budget=fxq.Budget(size=0.7),
+            candidates=("W4A8", "W8A8"),
+            estimate=estimate,
+            progress=False,
+            checkpoint=folder and folder / estimate,
         )
         found[estimate] = [str(table), [str(point) for point in table.pareto]]
     table = fxq.search_precision(
