@@ -36,8 +36,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
     torch.set_num_threads(threads)
 
 
-def test_int8(benchmark: Run) -> None:
-    peers = {"fp32", "torch.ao x86", "fxquant"}
+@pytest.mark.parametrize(
+    "peers", [{"fp32", "fxquant"}, pytest.param({"fp32", "torch.ao x86", "fxquant"}, marks=pytest.mark.slow)]
+)
+def test_int8(benchmark: Run, peers: set[str]) -> None:
     arguments = ("--rounds", "1", "--threads", "1", "--models", "squeezenet1_1", "--batch", "1")
     text, results = benchmark("int8.py", *arguments, "--peers", *sorted(peers))
     (row,) = results["rows"]
@@ -190,6 +192,21 @@ def test_a_network_that_fails_costs_one_row_of_the_zoo(
     assert "FXQUANT_KERNELS has an unknown value" in text
 
 
+def test_a_row_of_the_zoo_of_others_that_misses_names_the_layers_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    zoo_others = importlib.import_module("zoo_others")
+    row = {
+        "control": 30.0,
+        "int8": 9.0,
+        "prepared": 130.0,
+        "warnings": [],
+        "guilty": ["conv: 12 dB alone, it is clipped"],
+    }
+    assert zoo_others.missed(row) == ["9.0 dB, not 10.0; worst: conv: 12 dB alone, it is clipped"]
+    assert zoo_others.missed(row | {"int8": 10.0}) == []
+
+
+@pytest.mark.slow
 def test_zoo_of_others(benchmark: Run) -> None:
     name = "segmentation:lraspp_mobilenet_v3_large"
     text, results = benchmark("zoo_others.py", "--threads", "1", "--images", "1", "--models", name)
@@ -305,6 +322,7 @@ def test_int8_usage(benchmark: Run) -> None:
     assert "squeezenet1_1, ms per image" in text
 
 
+@pytest.mark.slow
 def test_checkouts(benchmark: Run) -> None:
     arguments = ("--rounds", "1", "--plan-rounds", "1", "--side", "64")
     text, results = benchmark("checkouts.py", "--models", "shufflenet_v2_x0_5", *arguments)

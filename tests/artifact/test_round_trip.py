@@ -38,6 +38,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "swin_t": {},
 }
 """Networks of eight kinds: joins, swish, branches, squeezes, residuals, shuffles, no batch norm, attention."""
+IN_ALL_FORMS = ("mobilenet_v3_small", "resnet18")
 
 FRESH = """
 import json, sys
@@ -96,9 +97,11 @@ def check_in_a_fresh_process(folder: Path, names: list[str]) -> None:
     assert json.loads(run.stdout) == {"seen": [], "different": [], "torchvision": False}
 
 
-def test_networks_in_a_fresh_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("networks", [IN_ALL_FORMS, pytest.param(tuple(NETWORKS), marks=pytest.mark.slow)])
+def test_networks_in_a_fresh_process(tmp_path: Path, networks: tuple[str, ...]) -> None:
     names = []
-    for network, arguments in NETWORKS.items():
+    for network in networks:
+        arguments = NETWORKS[network]
         torch.manual_seed(0)
         model = torchvision.models.get_model(network, weights=None, **arguments).eval()
         x = torch.randn(2, 3, 64, 64)
@@ -107,7 +110,7 @@ def test_networks_in_a_fresh_process(tmp_path: Path) -> None:
             pytest.warns(FxQuantWarning, match="very different size|one channel reaches") if shuffles else nullcontext()
         ):
             prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
-        for form in FORMATS if network in ("mobilenet_v3_small", "resnet18") else FORMATS[:1]:
+        for form in FORMATS if network in IN_ALL_FORMS else FORMATS[:1]:
             converted = prepared.graph_module if form == "float" else fxq.convert(prepared, to=form)
             names.append(f"{network}-{form}")
             keep(tmp_path, names[-1], converted, x)

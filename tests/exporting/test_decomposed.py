@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 PREPARE = """
 import importlib.abc, json, sys
@@ -71,22 +74,26 @@ print(json.dumps({
 """
 
 
-def answers(between: str) -> dict[str, object]:
-    """What a process says that runs this before it computes."""
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PREPARE + between + COMPUTE], capture_output=True, text=True
-    )
+def answers(between: str, behind: str = "") -> list[Any]:
+    """What a process says that runs this before it computes, and then ``behind``."""
+    code = PREPARE + between + COMPUTE + behind
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    found: dict[str, object] = json.loads(run.stdout)
-    return found
+    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 THEIRS_FIRST = "import torch.ao.quantization.fx._decomposed\n"
 WITHOUT_THEIRS = "sys.meta_path.insert(0, absent)\n"
 
 
-def test_the_same_from_wherever_they_come() -> None:
-    first, found, missing = answers(THEIRS_FIRST), answers(""), answers(WITHOUT_THEIRS)
+@pytest.fixture(scope="module")
+def without_theirs() -> list[Any]:
+    """What a process says in which torch's own module cannot be imported at first."""
+    return answers(WITHOUT_THEIRS, BEHIND)
+
+
+def test_the_same_from_wherever_they_come(without_theirs: list[Any]) -> None:
+    (first,), (found,), missing = answers(THEIRS_FIRST), answers(""), dict(without_theirs[0])
     assert [(each.pop("ours"), each.pop("loaded")) for each in (first, found, missing)] == [
         (0, True),  # they are there already
         (0, True),  # torch has the module, which is imported
@@ -111,12 +118,9 @@ print(json.dumps(fxq.export(fxq.quantize(model, [x], progress=False), x).module(
 """
 
 
-def test_torchs_own_module_behind_ours() -> None:
+def test_torchs_own_module_behind_ours(without_theirs: list[Any]) -> None:
     """A schema can be defined once. Ours are defined only where that module cannot be imported; should it appear later
     all the same, torch refuses the second definition, and what is there goes on working."""
-    code = PREPARE + WITHOUT_THEIRS + COMPUTE + BEHIND
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    *_, refused, works = run.stdout.splitlines()
-    assert "quantize_per_tensor" in json.loads(refused)
-    assert json.loads(works) is True
+    *_, refused, works = without_theirs
+    assert "quantize_per_tensor" in refused
+    assert works is True

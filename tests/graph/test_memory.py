@@ -49,6 +49,15 @@ def prepared() -> fxq.Quantizer:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_but_new_objects() -> Iterator[None]:
+    """What was there before is neither searched nor counted: in a process that has run other tests, that takes long."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def by_count_alone() -> Iterator[None]:
     """Objects go when nothing refers to them, or not at all."""
