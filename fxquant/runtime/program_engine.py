@@ -106,23 +106,27 @@ class ProgramEngine:
         return tuple(self._plans.values())
 
     def _first_calls(self, key: Hashable, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        count = sum(node.op == "placeholder" for node in gm.graph.nodes)
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        defaults = tuple(default for node in placeholders[len(args) :] for default in node.args)
+        count, given = len(placeholders), (*args, *defaults)
         if library() is None:
             return forward(gm, *args)
-        if key not in self._seen or count != len(args) or not self._lock.acquire(blocking=False):
+        known = count == len(given) and _key(defaults) is not None
+        if key not in self._seen or not known or not self._lock.acquire(blocking=False):
             if len(self._seen) >= SEEN:
                 self._seen = {}
             result = forward(gm, *args)
             self._seen.setdefault(key, True)
             return result
         try:
-            plan, result = self._compiled(gm, forward, args, fold_constants=self._seen.get(key, True))
+            plan, result = self._compiled(gm, forward, given, fold_constants=self._seen.get(key, True))
             if plan is None:  # the next call makes a plan without constants
                 self._seen[key] = False
                 return result
             plans = {**self._plans, key: plan}
             if len(plans) > PLANS:
                 del plans[min(plans, key=lambda each: plans[each].used)]
+            plan.constants += tuple(enumerate(defaults, len(args)))  # inputs have the first slots
             plan.used = next(self._clock)
             self._plans = plans
             give_memory_back()

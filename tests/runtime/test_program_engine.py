@@ -67,6 +67,23 @@ def models():
     return pair()
 
 
+class Optional(Small):
+    """Takes what most calls leave out."""
+
+    def forward(self, x, mask=None, factor: float = 2.0):
+        return super().forward(x) * factor if mask is None else super().forward(x * mask)
+
+
+@pytest.mark.parametrize("make", [Optional, lambda: nn.ConvTranspose2d(3, 8, 2, 2)], ids=["own", "torch"])
+def test_inputs_that_are_left_out_have_their_defaults(make):
+    program, graph = pair(make())
+    for seed in range(5):
+        assert torch.equal(program(image(seed=seed)), graph(image(seed=seed)))
+    (plan,) = engine_of(program).plans
+    assert plan.programs
+    assert not plan.fallback_reason
+
+
 def test_programs_are_the_default(models):
     prepared = fxq.calibrate(fxq.prepare(Small().eval(), image()), [image()], progress=False)
     assert isinstance(engine_of(fxq.convert(prepared)), ProgramEngine)
