@@ -171,7 +171,7 @@ IN_A_PROGRAM = ((Recording, "finish"), (Program, "__init__"), (Program, "reprodu
 AROUND_IT = (
     (compiling._Compiler, "plan"),
     (compiling, "function_of"),
-    (ConstantCache, "holds"),
+    (ConstantCache, "stay_constant"),
     (compiling._Compiler, "run"),
 )
 
