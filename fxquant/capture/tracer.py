@@ -84,6 +84,7 @@ class QuantTracer(Tracer):
         bound: Mapping[str, Any] | None = None,
         trace_factories: bool = False,
         marks_training_flag: bool = False,
+        left_out: Mapping[str, Any] | None = None,
     ) -> None:
         """Make one.
 
@@ -93,11 +94,12 @@ class QuantTracer(Tracer):
             bound: Argument name -> example value; None: there is no example, so nothing is run.
             trace_factories: Trace ``torch.zeros`` and its like, too, in place of taking what they give as constants.
             marks_training_flag: Tell calls that take ``self.training`` from those that say ``training=False``.
+            left_out: Without an example: argument name -> the default that it is fixed to.
         """
         super().__init__()
         self._leaf_policy = LeafPolicy(leaf_modules, leaf_types)
         self._bound = bound
-        self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
+        self._fixed = {name: value for name, value in (bound or left_out or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
         self._patches = PatchedNames(self)
         self._running = False

@@ -19,7 +19,7 @@ from fxquant.capture.tracer import QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import TracingError
 from fxquant.graph.assumptions import assume_values
-from fxquant.graph.inputs import bind_example
+from fxquant.graph.inputs import bind_example, optional_inputs
 from fxquant.graph.methods import UNUSED_MODULES, unused_modules
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.shapes import record_values
@@ -67,7 +67,8 @@ def trace(
 
     Args:
         model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
-        example_args: Positional inputs. None: nothing is run, and nothing is known of shapes.
+        example_args: Positional inputs. None: nothing is run, and nothing is known of shapes. Where that
+            cannot be traced otherwise, arguments with defaults are left out.
         example_kwargs: Keyword inputs.
         leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
         leaf_types: Types (no subclasses) that patterns name: kept whole.
@@ -108,10 +109,19 @@ def trace(
             tracers: list[QuantTracer] = []
 
             def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
-                tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_training_flag))
+                whole, left_out = (*leaf_modules, *paths), defaults
+                tracers.append(QuantTracer(whole, leaf_types, bound, factories, marks_training_flag, left_out))
                 return tracers[-1]
 
-            graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            defaults: Mapping[str, Any] = {}
+            try:
+                graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            except TracingError:
+                defaults = optional_inputs(own) if bound is None else {}
+                if not defaults:
+                    raise
+                # No example says which arguments are left out, and code that branches on one of them was met.
+                graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
             return graph, untraceable, tracers[-1]
 
         with weights_by_modules(own) if trains else nullcontext():

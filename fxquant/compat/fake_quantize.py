@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fxquant import fake_quantize as own
+from fxquant.compat.not_offered import refusal_of
 from fxquant.compat.observer import (
     HistogramObserver,
     MovingAverageMinMaxObserver,
@@ -171,3 +172,5 @@ fused_per_channel_wt_fake_quant_range_neg_127_to_127 = FusedMovingAvgObsFakeQuan
     eps=2**-12,
 )
 """Weights in [-127, 127], symmetric, per output channel."""
+
+__getattr__ = refusal_of

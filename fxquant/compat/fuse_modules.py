@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.compat.fusion_rows import default_rows
+from fxquant.compat.not_offered import refusal_of
 from fxquant.errors import InputError, NotOffered, UnknownNameError
 
 Names = Sequence[str] | Sequence[Sequence[str]]
@@ -123,3 +124,5 @@ class _Sequentials:
 
 
 __all__ = ["fuse_modules", "fuse_modules_qat"]
+
+__getattr__ = refusal_of

@@ -11,6 +11,13 @@ CHANGED: dict[str, str] = {
     "quantize_dynamic": "returns a graph, or of what cannot be traced a copy with other layers; no float16, no inplace",
     "FusedMovingAvgObsFakeQuantize": "symmetric scales are the range over 127.5 steps, as of observers, not over 128",
     "BackendConfig": "read for what it forbids; lowering and fused classes are those of fxquant",
+    **dict.fromkeys(
+        (
+            *(f"get_{name}_backend_config" for name in ("native", "x86", "fbgemm", "onednn", "qnnpack", "tensorrt")),
+            *("get_native_backend_config_dict", "get_tensorrt_backend_config_dict"),
+        ),
+        "without the patterns of classes of torch.ao.nn; read for what it forbids",
+    ),
     "BackendPatternConfig": "root, qat and reference modules are kept, and not read",
     "PrepareCustomConfig": "quantized inputs and outputs are plain integer tensors",
     "ConvertCustomConfig": "from_observed gets a module whose inputs and results are floats",
@@ -41,6 +48,61 @@ CHANGED: dict[str, str] = {
 """Name -> what is different here."""
 
 NOT_OFFERED: dict[str, str] = {
+    "AffineQuantizedObserverBase": "ObserverBase; torchao has observers of blocks",
+    **dict.fromkeys(
+        (
+            *("Granularity", "MappingType", "PerAxis", "PerBlock", "PerGroup", "PerRow", "PerTensor", "PerToken"),
+            *("TorchAODType", "ZeroPointDomain", "get_block_size"),
+        ),
+        "fxquant.QScheme(axis=, group_size=): what pt2e's observers of blocks say",
+    ),
+    **dict.fromkeys(("convert_dynamic_jit", "prepare_dynamic_jit", "quantize_dynamic_jit"), "quantize_dynamic"),
+    **dict.fromkeys(("script_qconfig", "script_qconfig_dict"), "prepare_fx: TorchScript has no part in fxquant"),
+    "fuse_conv_bn_jit": "prepare_fx, which folds batch norms",
+    **dict.fromkeys(
+        (
+            *("fuse_conv_bn", "fuse_conv_bn_relu", "fuse_convtranspose_bn", "fuse_linear_bn", "fuse_known_modules"),
+            *("get_fuser_method", "get_fuser_method_new"),
+        ),
+        "fuse_modules; prepare_fx folds batch norms without it",
+    ),
+    **dict.fromkeys(
+        (
+            *("DEFAULT_STATIC_QUANT_MODULE_MAPPINGS", "DEFAULT_DYNAMIC_QUANT_MODULE_MAPPINGS"),
+            *("DEFAULT_REFERENCE_STATIC_QUANT_MODULE_MAPPINGS", "DEFAULT_MODULE_TO_ACT_POST_PROCESS"),
+            *("DEFAULT_FLOAT_TO_QUANTIZED_OPERATOR_MAPPINGS", "get_quantized_operator", "no_observer_set"),
+            *("get_default_float_to_quantized_operator_mappings", "get_default_static_quant_reference_module_mappings"),
+            *("get_default_compare_output_module_list", "get_default_qconfig_propagation_list"),
+            *("get_dynamic_quant_module_class", "get_static_quant_module_class"),
+            "get_embedding_static_quant_module_mappings",
+        ),
+        "the table of fxquant.backends.cpu: no class of torch.ao.nn stands for a layer",
+    ),
+    **dict.fromkeys(
+        (
+            *("DEFAULT_STATIC_SPARSE_QUANT_MODULE_MAPPINGS", "DEFAULT_DYNAMIC_SPARSE_QUANT_MODULE_MAPPINGS"),
+            "get_default_dynamic_sparse_quant_module_mappings",
+            "get_default_static_sparse_quant_module_mappings",
+        ),
+        "nothing: fxquant has no sparse kernels",
+    ),
+    **dict.fromkeys(
+        ("DEFAULT_QAT_MODULE_MAPPINGS", "get_embedding_qat_module_mappings"), "none: training changes no classes"
+    ),
+    **dict.fromkeys(
+        (
+            *("convert_n_shadows_model", "extract_results_n_shadows_model", "print_comparisons_n_shadows_model"),
+            "OutputComparisonLogger",
+        ),
+        "fxquant.sensitivity(prepared, data) measures what each unit costs",
+    ),
+    "NSTracer": "add_loggers traces by itself",
+    **dict.fromkeys(
+        ("get_logger_dict", "get_matching_activations", "prepare_model_outputs"), "compare_model_outputs does it all"
+    ),
+    "prepare_model_with_stubs": "compare_model_stub does it all",
+    "Logger": "OutputLogger",
+    "Shadow": "ShadowLogger",
     "swap_module": "convert_fx(prepared)",
     "get_default_custom_config_dict": "PrepareCustomConfig()",
     "get_default_qconfig_dict": "get_default_qconfig_mapping(backend)",
@@ -56,13 +118,7 @@ NOT_OFFERED: dict[str, str] = {
     "get_default_static_quant_module_mappings": "the table of fxquant.backends.cpu",
     "get_default_dynamic_quant_module_mappings": "the table of fxquant.backends.cpu",
     "get_default_qat_module_mappings": "none: training changes no classes",
-    "get_native_backend_config": "None: the back end cpu is the default",
-    "get_fbgemm_backend_config": "None: the back end cpu is the default",
-    "get_x86_backend_config": "None: the back end cpu is the default",
-    "get_qnnpack_backend_config": "None: the back end cpu is the default",
-    "get_onednn_backend_config": "None: the back end cpu is the default",
     "get_executorch_backend_config": "fxquant.export gives what ExecuTorch reads",
-    "get_tensorrt_backend_config": "fxquant.prepare(..., backend='tensorrt')",
 }
 """Name -> what does the same."""
 
@@ -96,6 +152,9 @@ HOMES: dict[str, str] = {
     "torch.ao.quantization.backend_config": "fxquant.compat.backend_config",
     "torch.ao.quantization.fx.custom_config": "fxquant.compat.custom_config",
     "torch.ao.quantization.quant_type": "fxquant.compat.quant_type",
+    "torch.ao.quantization.utils": "fxquant.compat.utils",
+    "torch.ao.quantization.quantization_mappings": "fxquant.compat.quantization",
+    "torch.ao.quantization.fuser_method_mappings": "fxquant.compat.quantization",
     "torch.ao.quantization.stubs": "fxquant.compat.stubs",
     "torch.ao.quantization.fuse_modules": "fxquant.compat.fuse_modules",
     "torch.quantization.fuse_modules": "fxquant.compat.fuse_modules",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, get_args
 
+from fxquant.compat import numeric_suite, numeric_suite_fx
 from fxquant.compat.migration import CHANGED, ELSEWHERE, HOMES, NOT_OFFERED
 from fxquant.compat.quantization import OFFERED, public_names
 from fxquant.graph.text_table import format_rows
@@ -101,10 +102,11 @@ def _judge(path: str, line: int) -> Move | None:
 
 def name_table() -> str:
     """Return the table of all names, as ``docs/migration.md`` has it."""
+    offered = {name for module in (numeric_suite, numeric_suite_fx) for name in public_names(module)} | {*OFFERED}
     lines = ["| name | moves | what is different, or what to use |", "|---|---|---|"]
     lines += [
         f"| `{name}` | {'with a change' if name in CHANGED else 'as it is'} | {CHANGED.get(name, '')} |"
-        for name in sorted({*OFFERED, *CHANGED} - {*NOT_OFFERED}, key=str.lower)
+        for name in sorted({*offered, *CHANGED} - {*NOT_OFFERED}, key=str.lower)
     ]
     lines += [f"| `{name}` | not | {note} |" for name, note in sorted({**NOT_OFFERED, **ELSEWHERE}.items())]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.compat.logged_models import Logged, Shadowed, pair_of
+from fxquant.compat.not_offered import refusal_of
 from fxquant.errors import InputError, NotOffered
 from fxquant.nn.conv_transpose import mirrored_weight
 
@@ -175,3 +176,5 @@ def _as_it_is(value: Any) -> Any:
 
 
 __all__ = ["OutputLogger", "ShadowLogger", "compare_model_outputs", "compare_model_stub", "compare_weights"]
+
+__getattr__ = refusal_of

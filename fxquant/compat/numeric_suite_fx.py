@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fxquant.compat.logged_models import Logged, Pair, Shadowed, pair_of
+from fxquant.compat.not_offered import refusal_of
 from fxquant.errors import InputError, NotOffered
 
 Results = dict[str, dict[str, dict[str, list[dict[str, Any]]]]]
@@ -309,3 +310,5 @@ __all__ = [
     "loggers_set_enabled",
     "loggers_set_save_activations",
 ]
+
+__getattr__ = refusal_of

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fxquant.compat.duck_typing import is_activation_post_process
 from fxquant.compat.histogram import HistogramObserver
+from fxquant.compat.not_offered import refusal_of
 from fxquant.compat.observer_classes import (
     FixedQParamsObserver,
     MinMaxObserver,
@@ -125,3 +126,5 @@ __all__ = [
     "per_channel_weight_observer_range_neg_127_to_127",
     "weight_observer_range_neg_127_to_127",
 ]
+
+__getattr__ = refusal_of

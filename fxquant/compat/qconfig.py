@@ -23,6 +23,7 @@ from fxquant.compat.fake_quantize import (
     fused_per_channel_wt_fake_quant_range_neg_127_to_127,
     fused_wt_fake_quant_range_neg_127_to_127,
 )
+from fxquant.compat.not_offered import refusal_of
 from fxquant.compat.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -183,3 +184,6 @@ def qconfig_equals(q1: Any, q2: Any) -> bool:
 def _content(constructor: Any) -> Any:
     inner = getattr(constructor, "p", constructor)
     return (inner.func, inner.args, inner.keywords) if hasattr(inner, "keywords") else inner
+
+
+__getattr__ = refusal_of

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fxquant.compat.fake_quantize import FixedQParamsFakeQuantize, default_weight_fake_quant
+from fxquant.compat.not_offered import refusal_of
 from fxquant.compat.observer import (
     default_fixed_qparams_range_0to1_observer,
     default_fixed_qparams_range_neg1to1_observer,
@@ -170,3 +171,6 @@ def _with_one_qconfig(mapping: QConfigMapping, qconfig: QConfig) -> QConfigMappi
         if target not in FIXED_QPARAMS:
             mapping.set_object_type(target, qconfig)
     return mapping
+
+
+__getattr__ = refusal_of

@@ -17,10 +17,12 @@ from fxquant.compat import (
     quant_type,
     quantize_fx,
     stubs,
+    utils,
 )
 from fxquant.compat import fuse_modules as fusing
 from fxquant.compat import quantize as eager_mode
 from fxquant.compat.migration import NOT_OFFERED
+from fxquant.compat.not_offered import refusal_of
 
 _HOMES: tuple[ModuleType, ...] = (
     quantize_fx,
@@ -35,6 +37,7 @@ _HOMES: tuple[ModuleType, ...] = (
     equalization,
     fusing,
     stubs,
+    utils,
 )
 
 
@@ -54,6 +57,7 @@ def _is_public(module: ModuleType, name: str, value: Any) -> bool:
 OFFERED: dict[str, Any] = {
     "freeze_bn_stats": freeze_bn_stats,
     "update_bn_stats": update_bn_stats,
+    "QConfigAny": qconfig.QConfigAny,
     **{
         name: value
         for module in reversed(_HOMES)
@@ -69,9 +73,7 @@ __all__ = sorted(OFFERED)
 def __getattr__(name: str) -> Any:
     if name in OFFERED:
         return OFFERED[name]
-    if name in NOT_OFFERED:
-        return eager_mode.refusing(name)
-    raise AttributeError(f"torch.ao.quantization has no name {name!r} that fxquant.compat knows")
+    return refusal_of(name)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from fxquant.compat.eager import (
     quantize,
     quantize_qat,
 )
-from fxquant.compat.migration import NOT_OFFERED
+from fxquant.compat.not_offered import refusing
 from fxquant.compat.preparation import Observing
 from fxquant.compat.qconfig import (
     default_dynamic_qconfig,
@@ -89,17 +89,6 @@ def quantize_dynamic(
         hint = "quantize_dynamic(model, {nn.Linear}) leaves them out"
         warn("recurrent layers stay float", got=listing(left), hint=hint)
     return converted
-
-
-def refusing(name: str) -> Callable[..., Any]:
-    """Return what stands for a name of torch.ao that is not offered: it raises when it is called."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotOffered(f"{name} of torch.ao is not offered", hint=NOT_OFFERED[name])
-
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = f"Raise ``NotOffered``: {NOT_OFFERED[name]}."
-    return refuse
 
 
 swap_module = refusing("swap_module")

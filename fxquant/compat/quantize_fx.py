@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -161,12 +162,20 @@ def _convert_to_reference_decomposed_fx(
     return explicit_model(graph_module, convert_custom_config, qconfig_mapping)
 
 
+def attach_preserved_attrs_to_model(model: nn.Module, preserved_attrs: Mapping[str, Any]) -> None:
+    """Give a model attributes, and note them in its ``meta`` as ``_user_preserved_attributes``."""
+    vars(model).setdefault("meta", {})["_user_preserved_attributes"] = dict(preserved_attrs)
+    for name, value in preserved_attrs.items():
+        setattr(model, name, value)
+
+
 __all__ = [
     "BackendConfig",
     "ConvertCustomConfig",
     "FuseCustomConfig",
     "PrepareCustomConfig",
     "QConfigMapping",
+    "attach_preserved_attrs_to_model",
     "convert_fx",
     "convert_to_reference_fx",
     "fuse_fx",

@@ -115,6 +115,12 @@ def needed_inputs(model: nn.Module) -> int | None:
     return max(needed, 1)
 
 
+def optional_inputs(model: nn.Module) -> dict[str, Any]:
+    """Return the arguments of ``forward`` that a call may leave out, and their defaults."""
+    parameters = signature_of(model).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty}
+
+
 def bind_example(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """``bind`` for the example inputs.
 

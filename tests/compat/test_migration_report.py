@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.compat import qconfig, quantization, quantize
+from fxquant.compat import qconfig, quantization, quantize, quantize_fx, utils
 from fxquant.compat.migration import CHANGED, HOMES, NOT_OFFERED
 from fxquant.compat.migration_report import name_table, read
 from fxquant.errors import FxQuantWarning, NotOffered
@@ -86,7 +88,7 @@ def test_public_names_of_torch_ao_are_accounted_for():
     ao = pytest.importorskip("torch.ao.quantization")
     known = {*quantization.OFFERED, *NOT_OFFERED}
     wanted = {name for part in ("qconfig", "qconfig_mapping", "fake_quantize") for name in getattr(ao, part).__all__}
-    assert wanted - known == {"QConfigAny"}
+    assert wanted - known == set()
 
 
 def test_dynamic_quantization():
@@ -137,3 +139,53 @@ def test_recurrent_layers():
 def test_stubs_pass_values_on():
     x = torch.randn(2, 3)
     assert torch.equal(quantization.QuantWrapper(nn.Identity())(x), x)
+
+
+PUBLIC = {
+    "torch.ao.quantization": "fxquant.compat.quantization",
+    **{
+        f"torch.ao.quantization.{name}": f"fxquant.compat.{name.rpartition('.')[2]}"
+        for name in (
+            *("quantize_fx", "quantize", "qconfig", "qconfig_mapping", "observer", "fake_quantize", "stubs"),
+            *("fuse_modules", "fx.custom_config", "backend_config", "quant_type"),
+        )
+    },
+    "torch.ao.quantization.quantization_mappings": "fxquant.compat.quantization",
+    "torch.ao.quantization.fuser_method_mappings": "fxquant.compat.quantization",
+    "torch.ao.ns._numeric_suite": "fxquant.compat.numeric_suite",
+    "torch.ao.ns._numeric_suite_fx": "fxquant.compat.numeric_suite_fx",
+}
+"""Module of torch.ao whose public names have rows -> the module that takes its place."""
+
+
+def public(module):
+    """Return ``__all__`` without private names, or the classes and functions that a module defines."""
+    listed = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+    ]
+    return [name for name in listed if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("theirs", PUBLIC)
+def test_every_public_name_of_torch_ao_has_a_row(theirs):
+    module = pytest.importorskip(theirs)
+    rows = set(re.findall(r"^\| `([\w.]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    assert [name for name in public(module) if name not in rows] == []
+    ours = importlib.import_module(PUBLIC[theirs])
+    refused = [name for name in public(module) if name in NOT_OFFERED]
+    for name in public(module):
+        assert hasattr(ours, name)
+    for name in refused[:5]:
+        with pytest.raises(NotOffered, match=name):
+            getattr(ours, name)()
+
+
+def test_small_names():
+    assert utils.get_combined_dict({1: "a", 2: "b"}, {2: "c"}) == {1: "a", 2: "c"}
+    seen: list[torch.Tensor] = []
+    model = nn.Identity()
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    utils.default_eval_fn(model, [(torch.ones(2), 1), (torch.zeros(2), 0)])
+    assert [value.sum().item() for value in seen] == [2, 0]
+    quantize_fx.attach_preserved_attrs_to_model(model, {"stride": 4})
+    assert model.stride == model.meta["_user_preserved_attributes"]["stride"] == 4

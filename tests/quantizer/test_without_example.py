@@ -9,6 +9,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.errors import InputError
+from fxquant.measure.noise import sqnr
 
 
 class Net(nn.Module):
@@ -177,3 +178,40 @@ def test_products_of_two_tensors():
     prepared = fxq.prepare(model, None)
     prepared.observe(x)
     assert (fxq.convert(prepared)(x) - model(x)).abs().max() < 0.1 * model(x).abs().max()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.ConvTranspose1d(3, 4, 3), (2, 3, 5)),
+        (nn.ConvTranspose2d(3, 4, 3, stride=2), (2, 3, 5, 5)),
+        (nn.ConvTranspose3d(3, 4, 2), (2, 3, 3, 3, 3)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_an_argument_that_code_branches_on_is_left_out(layer, shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    prepared = fxq.prepare(layer.eval(), None)
+    fxq.calibrate(prepared, [x], progress=False)
+    converted = fxq.convert(prepared)
+    assert any(isinstance(module, fxq.nn.QuantizedConv) for module in converted.modules())
+    with torch.no_grad():
+        assert sqnr(layer(x), converted(x)) > 30
+        with pytest.raises(InputError, match="the argument 'output_size' was fixed"):
+            converted(x, [int(size) + 1 for size in layer(x).shape[2:]])
+
+
+class MayScale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        y = self.fc(x)
+        return y if scale is None else y * scale
+
+
+def test_an_argument_that_can_be_traced_is_an_input():
+    prepared = fxq.prepare(MayScale().eval(), None)
+    x = torch.ones(2, 4)
+    assert torch.equal(prepared(x, x * 2), 2 * prepared.graph_module(x, x))
