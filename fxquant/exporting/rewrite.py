@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from fxquant.capture.exported.branches import BRANCHES, Branches
 from fxquant.capture.trace_guards import GUARDS
 from fxquant.errors import LoweringError
 from fxquant.exporting.data_movement import DATA_MOVERS, FLOAT_FUNCTIONS, SPLITS
@@ -92,11 +93,22 @@ class Rewriting:
                     )
                 check_known(module)
                 self.built[id(module)] = build(module)
+            elif isinstance(module, Branches):
+                self.built[id(module)] = Branches(*(self._branch(module.get_submodule(name)) for name in BRANCHES))
             elif isinstance(module, (QuantizedModule, QuantizedWeightLayer)):
                 raise no_explicit_form(module, node)
             else:
                 self.built[id(module)] = copy.deepcopy(module, self.memo)
         return self.built[id(module)]
+
+    def _branch(self, branch: nn.Module) -> nn.Module:
+        """Rewrite the graph of a branch of ``torch.cond``; one that stayed float is copied."""
+        if not isinstance(branch, GraphModule) or get_metadata(branch, "quant_form") is None:
+            return copy.deepcopy(branch, self.memo)
+        inner = Rewriting(branch)
+        for node in branch.graph.nodes:
+            inner.add(node)
+        return GraphModule(inner.attributes, inner.graph)
 
     def _on_floats(self, node: Node, module: nn.Module | None, source: Node) -> None:
         """Dequantize, run what moves or chooses values on floats, and quantize again: the same integers."""

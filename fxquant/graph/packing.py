@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fxquant.graph.query import move_to_device_of
 from fxquant.kernels.conv.packing import deduplicating_weights
 
 
@@ -19,6 +20,13 @@ class PackingModule(nn.Module):
     def packed(self) -> Any:
         """Return what is packed; it is packed now if it was not."""
         raise NotImplementedError
+
+
+def pack_like(gm: nn.Module, model: nn.Module) -> None:
+    """Put a converted model into evaluation mode and on the device of ``model``, and pack its weights."""
+    gm.eval()  # the modules that passes made, too
+    move_to_device_of(gm, model)
+    pack_modules(gm)
 
 
 def pack_modules(model: nn.Module) -> None:

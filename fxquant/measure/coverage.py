@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch.fx import GraphModule, Node
@@ -151,7 +151,23 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
             )
         )
     captures = get_metadata(gm, "captures") or ()
-    return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])), captures)
+    ordered = sorted(rows, key=lambda row: order[row.node])
+    return Coverage(tuple(_with_branches(ordered, get_metadata(gm, "branch_rows") or {})), captures)
+
+
+def _with_branches(rows: Sequence[CoverageRow], inside: Mapping[str, Sequence[CoverageRow]]) -> Iterator[CoverageRow]:
+    """Yield rows, and behind that of a call of ``torch.cond`` those of its branches, which count what it multiplies.
+
+    Args:
+        rows: In the order of the graph.
+        inside: Name of the call's node -> the rows of its branches.
+    """
+    for row in rows:
+        if row.node in inside:
+            yield replace(row, macs=0, uncounted="")
+            yield from inside[row.node]
+        else:
+            yield row
 
 
 def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:

@@ -21,6 +21,7 @@ from fxquant.errors import CalibrationError, error_context, warn
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.inputs import bind
 from fxquant.plan.spec import Means, Observed
+from fxquant.quantizer.branches import observed_branches
 from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 
 Prepared = TypeVar("Prepared", bound=PreparedModel)
@@ -66,7 +67,8 @@ def run_float_graph(
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
-        return CalibrationInterpreter(gm, bound, shown, prepared.handlers, prepared.plan.rounding_inside()).run()
+        handlers = {**prepared.handlers, **observed_branches(prepared)}
+        return CalibrationInterpreter(gm, bound, shown, handlers, prepared.plan.rounding_inside()).run()
 
     return run_with_hooks(gm, run, args, kwargs)
 

@@ -10,11 +10,11 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxquant.graph.module import set_metadata
-from fxquant.graph.packing import pack_modules
-from fxquant.graph.query import move_to_device_of
+from fxquant.graph.packing import pack_like
 from fxquant.measure.coverage import coverage
 from fxquant.passes.pipelines import passes_for
 from fxquant.plan.quant_plan import QuantPlan, Refusal
+from fxquant.quantizer.branches import convert_branches
 from fxquant.quantizer.checks import check_target, check_tunable
 from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 from fxquant.quantizer.final_plan import final_plan, qparams_in_use
@@ -73,9 +73,8 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
     run = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = run.graph_module
-    converted.eval()  # the modules that passes made, too
-    move_to_device_of(converted, prepared.graph_module)
-    pack_modules(converted)
+    convert_branches(prepared, converted, convert_prepared, to=to, engine=engine)
+    pack_like(converted, prepared.graph_module)
     found = coverage(prepared.graph_module, plan)
     set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)
     # Kept for load_state_dict, which names the joins that one of two models left in float: so those of prepare's plan.

@@ -96,6 +96,8 @@ class PreparedModel:
 
     handlers: dict[str, Any] = field(default_factory=dict, init=False)
     """Root of a unit -> the user's handler of it."""
+    branches: dict[tuple[str, str], PreparedModel] = field(default_factory=dict, init=False)
+    """Path of a call of ``torch.cond`` and name of a branch -> what was prepared of the branch."""
 
     # Set by training.
     trained: Mapping[TensorRef, QParams] | None = field(default=None, init=False)
@@ -115,4 +117,4 @@ class PreparedModel:
     @cached_property
     def run_state(self) -> RunState:
         """The state that a batch may change, so that one that fails can be undone."""
-        return RunState(self.graph_module, self.observers, self.handlers.values())
+        return RunState(self.graph_module, self.observers, (*self.handlers.values(), *self.branches.values()))

@@ -10,8 +10,8 @@ from torch import nn
 from fxquant.capture.automatic import captured
 from fxquant.capture.training_code import warn_of_code_for_training
 from fxquant.graph.inputs import bind
-from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.patterns.registry import module_types
+from fxquant.quantizer.branches import prepare_branches, unused_rules_of
 from fxquant.quantizer.checks import eval_copy_if_training
 from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
@@ -51,7 +51,7 @@ def prepare_model(
     )
     if prepared.trains and prepared.has_example:
         warn_of_code_for_training(model, gm, prepared.example_args, prepared.example_kwargs)
-    unused = unused_rules(gm, prepared.config)
+    unused = unused_rules_of(gm, prepared.config)
     # A LowBitMapping becomes a plain configuration in here, once a first plan says which layers are at the ends.
     run = run_prepare_passes(prepared, gm)
     prepared.graph_module, prepared.plan, prepared.snapshots = run.graph_module, run.context.plan, run.snapshots
@@ -60,7 +60,8 @@ def prepare_model(
     arguments = prepared.example_args, prepared.example_kwargs
     if prepared.has_example:
         prepared.example_bound = bind(run.graph_module, *arguments, "the example inputs")
-    if prepared.plan.units or not prepared.lenient:
+    prepare_branches(prepared)
+    if prepared.plan.units or not (prepared.lenient or prepared.branches):
         check_plan(run.graph_module, prepared.plan, strict, prepared.config)
     check_integer_requests(run.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
     check_group_sizes(run.graph_module, run.context)

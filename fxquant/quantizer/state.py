@@ -38,6 +38,8 @@ def measured(prepared: PreparedModel) -> nn.Module:
         STATISTICS: prepared.calibration_statistics,
         LEARNED: _as_modules(prepared.learned_qparams),
     }
+    for (path, which), inner in prepared.branches.items():
+        parts[f"branch_{path.replace('.', '_')}_{which}"] = measured(inner)
     for name, part in parts.items():
         holder.add_module(free_name(prepared.graph_module, name), part)
     return holder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from fxquant.capture.exported.branches import Branches
 from fxquant.capture.hooks import carry_over_gradient_hooks
 from fxquant.errors import listing, warn
 from fxquant.graph.edit import order_alike
@@ -28,6 +29,8 @@ def carry_over(model: nn.Module, trainable: nn.Module) -> None:
 def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:
     """Name the parameters that trained before, and no longer do."""
     kept = {name for name, _ in trainable.named_parameters(remove_duplicate=False)}
+    branches = [inner for module in trainable.modules() if isinstance(module, Branches) for inner in module.children()]
+    kept |= {name for inner in branches for name, _ in inner.named_parameters(remove_duplicate=False)}
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from fxquant.capture.exported.branches import Branches, move_under
 from fxquant.capture.trace_guards import require_value
 from fxquant.graph.edit import substitute
 from fxquant.graph.inputs import bind
@@ -30,6 +31,9 @@ def put_in_place(gm: GraphModule, path: str, inner: NamedGraphModule) -> None:
     holder = nn.Module()
     for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
         setattr(holder, name, getattr(inner, name))
+    for module in list(holder.modules()):
+        if isinstance(module, Branches):
+            move_under(module, path)
     gm.set_submodule(path, holder.eval())
     for call in calls:
         _replace(call, _copied(call, path, inner, _given(original, path, inner, call)))

@@ -57,6 +57,19 @@ def inlined(gm: GraphModule) -> GraphModule:
     return GraphModule(gm, graph)
 
 
+def copy_into(graph: Graph, program: GraphModule, path: str, known: dict[Node, Any]) -> Any:
+    """Copy the nodes of the graph at a path of a program; return what it gives.
+
+    Args:
+        graph: Gets the copies.
+        program: The program's module.
+        path: Where the graph is in it.
+        known: The inputs of that graph, and what stands for them; the other nodes are added.
+    """
+    inner: Any = program.get_submodule(path)
+    return _copy(program, inner, f"{path}.", graph, known)
+
+
 def _copy(root: GraphModule, inside: GraphModule, prefix: str, graph: Graph, known: dict[Node, Any]) -> Any:
     """Copy the nodes of one graph; return what it gives."""
     output: Any = None

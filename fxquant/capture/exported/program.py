@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from fxquant.capture.exported.attention import Attention, attentions
-from fxquant.capture.exported.branches import REASON_OF_BRANCHES, Branches, branches_of
+from fxquant.capture.exported.branches import REASON_OF_BRANCHES, Branches, FlatSpec, branches_of
 from fxquant.capture.exported.constants import Snapshots, constant_values
 from fxquant.capture.exported.guards import conditions_of, write_guards
 from fxquant.capture.exported.inline import check_in_evaluation, inlined
@@ -54,6 +54,13 @@ def import_program(given: Any) -> NamedGraphModule:
     return _Import(program, spec.pytree_info).run()
 
 
+def import_branch(branch: GraphModule) -> NamedGraphModule:
+    """Do the same for the graph of one branch of ``torch.cond``, whose inputs the program has checked."""
+    names = [node.name for node in branch.graph.nodes if node.op == "placeholder"]
+    results: Any = branch.graph.output_node().args[0]
+    return _Import(branch, FlatSpec(names, len(results)), checks_inputs=False).run()
+
+
 def _is_aten(value: Any) -> bool:
     return isinstance(getattr(value, "target", None), torch._ops.OpOverload)
 
@@ -84,8 +91,9 @@ def _map(value: Any, node_of: Any) -> Any:
 class _Import:
     """One import: the program, and the graph that is made of it."""
 
-    def __init__(self, program: GraphModule, spec: Any) -> None:
+    def __init__(self, program: GraphModule, spec: Any, checks_inputs: bool = True) -> None:
         self._program = program
+        self._checks_inputs = checks_inputs
         self._spec = spec
         self._source = inlined(program)
         self._state: nn.Module = self._source
@@ -128,6 +136,8 @@ class _Import:
         leaves = write_inputs(self._graph, names, self._spec.in_spec)
         flat = [node for node in self._source.graph.nodes if node.op == "placeholder"]
         self._nodes |= dict(zip(flat, leaves, strict=True))
+        if not self._checks_inputs:
+            return
         examples = [node.meta.get("val") for node in flat]
         write_guards(self._graph, names, self._spec.in_spec, leaves, examples, conditions_of(self._program))
 
@@ -154,7 +164,9 @@ class _Import:
         if item == 0 and isinstance(source, Node) and gives_first(source) and not _is_aten(self._nodes[source]):
             return self._nodes[source]
         if (branches := branches_of(node, self._source)) is not None:
-            return self._branches(node, *branches, snapshots)
+            graphs, given = branches
+            first, second = (import_branch(graph) for graph in graphs)
+            return self._branches(node, Branches(first, second), given, snapshots)
         found = recurrent_call(node, self._source)
         if found is not None and self._layers.get(found.path, found.key) == found.key:
             return self._recurrent_layer(node, found, snapshots)

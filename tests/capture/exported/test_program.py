@@ -21,6 +21,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.swin_transformer import SwinTransformer
 
 import fxquant as fxq
+from fxquant.capture.exported.branches import REASON_OF_BRANCHES
 from fxquant.capture.exported.guards import Guards
 from fxquant.capture.exported.program import import_program, is_exported
 from fxquant.capture.exported.spelling import has_row
@@ -526,7 +527,7 @@ def test_branches_on_values_stay_float_and_all_else_is_quantized():
     model = Lines(branch, fc=nn.Linear(8, 8), last=nn.Linear(8, 8)).eval()
     prepared, converted = int8(export(model, X), X)
     (row,) = [row for row in prepared.coverage().float_rows if not row.excused]
-    assert row.reason == "which branch of torch.cond runs is known in each call alone, so both stay float"
+    assert row.reason == REASON_OF_BRANCHES
     assert prepared.coverage().int8_macs == 1.0
     up = 9 * model.fc.weight.sum(0)
     assert [bool(model.fc(x).sum() > 0) for x in (X + up, X - up)] == [True, False]

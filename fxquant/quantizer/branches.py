@@ -1,0 +1,141 @@
+"""Prepares, calibrates and converts the branches of ``torch.cond``, each on its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from fxquant.capture.exported.branches import BRANCHES, Branches
+from fxquant.errors import CalibrationError, FxQuantError, FxQuantWarning, warn
+from fxquant.graph.module import set_metadata
+from fxquant.graph.query import module_of
+from fxquant.graph.shapes import run_example
+from fxquant.measure.coverage import coverage
+from fxquant.passes.qconfig_rules import unused_rules
+from fxquant.plan.qconfig import QConfigMapping, UnusedRule
+from fxquant.quantizer.data import PreparedModel
+
+Convert = Callable[..., GraphModule]
+
+
+def prepare_branches(prepared: PreparedModel) -> None:
+    """Prepare each branch of ``torch.cond`` that has something to quantize. Models that train keep all in float.
+
+    Args:
+        prepared: It gets ``branches``; its graph then calls the graphs of these.
+    """
+    make: Any = type(prepared)
+    options = {"backend": prepared.backend.name, "patterns": prepared.patterns}
+    calls = [] if prepared.trains else list(_calls(prepared.graph_module))
+    operands = _operands(prepared, calls) if calls else {}
+    rows: dict[str, Any] = {}
+    for node, module in calls:
+        for name in BRANCHES:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FxQuantWarning)  # a rule may be for the other branch
+                    given = module.get_submodule(name), operands.get(node.name), prepared.config
+                    inner = make(*given, input_observer=prepared.input_observer, **options)
+            except FxQuantError:  # there is nothing to quantize in it, or it does not run on these operands
+                continue
+            module.add_module(name, inner.graph_module)
+            prepared.branches[str(node.target), name] = inner
+            found = coverage(inner.graph_module, inner.plan).rows
+            rows[node.name] = (
+                *rows.get(node.name, ()),
+                *(replace(row, node=f"{node.name}.{name}.{row.node}") for row in found),
+            )
+    if rows:
+        set_metadata(prepared.graph_module, branch_rows=rows)
+
+
+def unused_rules_of(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
+    """Return the rules that match nothing in a graph, nor in any branch inside."""
+    unused = unused_rules(gm, config)
+    for _, module in _calls(gm) if unused else ():
+        for name in BRANCHES:
+            inner: Any = module.get_submodule(name)
+            left = {(one.rule.kind, one.rule.key) for one in unused_rules_of(inner, config)}
+            unused = tuple(one for one in unused if (one.rule.kind, one.rule.key) in left)
+    return unused
+
+
+def _calls(gm: GraphModule) -> Iterator[tuple[Node, Branches]]:
+    for node in gm.graph.nodes:
+        module = module_of(node)
+        if isinstance(module, Branches):
+            yield node, module
+
+
+def _operands(prepared: PreparedModel, calls: list[tuple[Node, Branches]]) -> dict[str, tuple[Any, ...]]:
+    """Run the example, and return what each call of ``torch.cond`` hands to its branches."""
+    found: dict[str, tuple[Any, ...]] = {}
+    if not prepared.has_example:
+        return found
+    handles = [
+        module.register_forward_pre_hook(lambda _, given, name=node.name: found.setdefault(name, given[1:]) and None)
+        for node, module in calls
+    ]
+    try:
+        run_example(prepared.graph_module, prepared.example_args, prepared.example_kwargs, lambda *_: None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+class ObservedBranches:
+    """Shows the operands of a call of ``torch.cond`` to the branch that it runs, as a handler does.
+
+    Args:
+        inner: Name of a branch -> what was prepared of it.
+    """
+
+    def __init__(self, inner: Mapping[str, PreparedModel]) -> None:
+        self._inner = inner
+
+    def observe(self, node: Node, values: Mapping[Any, Any]) -> None:
+        """Run the branch, and show its values to its observers."""
+        condition, *operands = (values[given] if isinstance(given, Node) else given for given in node.args)
+        taken = self._inner.get(BRANCHES[0] if condition else BRANCHES[1])
+        if taken is not None:
+            taken.observe(*operands)
+
+
+def observed_branches(prepared: PreparedModel) -> dict[str, ObservedBranches]:
+    """Name of each call of ``torch.cond`` with a branch that was prepared -> what shows it the operands."""
+    calls = _calls(prepared.graph_module) if prepared.branches else ()
+    return {node.name: ObservedBranches(_of_call(prepared, str(node.target))) for node, _ in calls}
+
+
+def _of_call(prepared: PreparedModel, path: str) -> dict[str, PreparedModel]:
+    return {name: inner for (at, name), inner in prepared.branches.items() if at == path}
+
+
+def convert_branches(prepared: PreparedModel, converted: GraphModule, convert: Convert, **options: Any) -> None:
+    """Put, in place, the quantized branches into a converted model. One that no batch has run stays float.
+
+    Args:
+        prepared: With the observers of the branches.
+        converted: What passes made of its graph.
+        convert: Converts what was prepared of one branch.
+        options: Keyword arguments for it.
+    """
+    for (path, name), inner in prepared.branches.items():
+        try:
+            quantized: nn.Module = convert(inner, **options)
+        except CalibrationError as error:
+            if (path, name) not in prepared.warned:
+                prepared.warned.add((path, name))
+                warn(
+                    "a branch of torch.cond stays float: no batch of the calibration has run it",
+                    got=f"{path}.{name}: {error.summary}",
+                    hint="calibrate with data that takes both branches",
+                )
+            continue
+        converted.get_submodule(path).add_module(name, quantized)

@@ -1,0 +1,177 @@
+"""``torch.cond``: which branch runs stays a float question, and each branch is quantized inside."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.measure.noise import sqnr
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
+
+
+class Chooses(nn.Module):
+    """A layer, one of two layers by the sign of a sum, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y = torch.cond(y.sum() > 0, lambda y: torch.relu(self.up(y)) + y, lambda y: self.down(y) * 2, (y,))
+        return self.last(y)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Chooses().eval()
+
+
+def batches(model: nn.Module, kinds: tuple[bool, ...] = (True, False)) -> list[Tensor]:
+    """Return batches that take these branches, in turns; each twice, so that ranges settle."""
+    found: list[Tensor] = []
+    generator = torch.Generator().manual_seed(1)
+    while len(found) < 8:
+        x = torch.randn(4, 8, generator=generator) * 2
+        if bool(model.get_submodule("first")(x).sum() > 0) is kinds[len(found) % len(kinds)]:
+            found.append(x)
+    return found + found
+
+
+def layers(model: nn.Module) -> list[str]:
+    return [path for path, module in model.named_modules() if isinstance(module, fxq.nn.QuantizedLinear)]
+
+
+CALLS = [f"cond.when_{name}" for name in ("true.up", "false.down")]
+
+
+@pytest.mark.parametrize("door", ["program", "auto"])
+def test_both_branches_are_quantized(model, door):
+    data = batches(model)
+    given: Any = torch.export.export(model, (data[0],), strict=False) if door == "program" else model
+    prepared = fxq.prepare(given, data[0])
+    assert [(row.node, row.module) for row in prepared.coverage().rows if row.fate == "int8"] == [
+        ("first", "first"),
+        ("cond.when_true.relu", "up"),
+        ("cond.when_false.down", "down"),
+        ("last", "last"),
+    ]
+    assert prepared.coverage().int8_macs == 1.0
+    with torch.no_grad():
+        for x in data:
+            assert torch.equal(prepared(x), model(x))
+        for form in ("int8", "reference", "fake_quant"):
+            converted = fxq.convert(prepared, to=form)
+            assert min(sqnr(model(x), converted(x)) for x in data) > 25
+    assert layers(fxq.convert(prepared)) == ["first", *CALLS, "last"]
+
+
+def test_copies_states_and_the_explicit_form_have_the_branches(model):
+    data = batches(model)
+    prepared = fxq.prepare(model, data[0])
+    fxq.calibrate(prepared, data, progress=False)
+    converted = fxq.convert(prepared)
+    fresh = fxq.prepare(model, data[0])
+    fresh.load_state_dict(prepared.state_dict())
+    again = pickle.loads(pickle.dumps(prepared))
+    copies = [fxq.convert(fresh), fxq.convert(again), copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))]
+    explicit = fxq.explicit(converted)
+    program = fxq.export(converted, (data[0],)).module()
+    with torch.no_grad():
+        for x in data[:4]:
+            expected = converted(x)
+            assert all(torch.equal(one(x), expected) for one in copies)
+            torch.testing.assert_close(explicit(x), expected, rtol=0, atol=0.05)
+            torch.testing.assert_close(program(x), expected, rtol=0, atol=0.05)
+
+
+def test_a_branch_that_no_batch_has_run_stays_float(model):
+    data = batches(model, (True,))
+    prepared = fxq.prepare(model, data[0])
+    fxq.calibrate(prepared, data, progress=False)
+    with pytest.warns(fxq.FxQuantWarning, match="a branch of torch.cond stays float"):
+        converted = fxq.convert(prepared)
+    assert layers(converted) == ["first", CALLS[0], "last"]
+    with torch.no_grad():
+        assert min(sqnr(model(x), converted(x)) for x in batches(model, (False,))) > 10
+
+
+def test_rules_name_layers_of_branches_by_their_paths_in_the_model(model):
+    x = torch.ones(2, 8)
+    whole = nn.Sequential(nn.Linear(8, 8), model).eval()
+    config = fxq.get_default_qconfig_mapping().set_module_name("1.up", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fxq.FxQuantWarning)
+        prepared = fxq.prepare(whole, x, config)
+    assert [row.module for row in prepared.coverage().rows if row.fate == "int8"] == [
+        "0",
+        "1.first",
+        "1.down",
+        "1.last",
+    ]
+    with pytest.warns(fxq.FxQuantWarning, match="upp"):
+        fxq.prepare(whole, x, fxq.get_default_qconfig_mapping().set_module_name("1.upp", None))
+
+
+def test_a_batch_that_fails_changes_no_branch(model):
+    data = batches(model)
+    prepared = fxq.prepare(model, data[0])
+    before = {name: value.clone() for name, value in prepared.state_dict().items()}
+    handle = prepared.graph_module.get_submodule("last").register_forward_pre_hook(_fail)
+    with pytest.raises(Exception, match="on purpose"):
+        prepared(data[0])
+    handle.remove()
+    after = prepared.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def _fail(*_: Any) -> None:
+    raise RuntimeError("on purpose")
+
+
+class Nests(nn.Module):
+    """A choice inside of a choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+
+        def positive(y: Tensor) -> Tensor:
+            return torch.cond(y.max() > 2, lambda y: self.inner(y), lambda y: y + 1, (y,))
+
+        return torch.cond(y.sum() > 0, positive, lambda y: y - 1, (y,))
+
+
+def test_branches_in_branches():
+    torch.manual_seed(0)
+    model = Nests().eval()
+    generator = torch.Generator().manual_seed(2)
+    data = [torch.randn(4, 8, generator=generator) * scale for scale in (1, 4) * 4] * 2
+    prepared = fxq.prepare(model, data[0])
+    fxq.calibrate(prepared, data, progress=False)
+    converted = fxq.convert(prepared)
+    assert layers(converted) == ["first", "cond.when_true.cond.when_true.inner"]
+    with torch.no_grad():
+        assert min(sqnr(model(x), converted(x)) for x in data) > 15
+
+
+def test_training_leaves_branches_in_float(model):
+    data = batches(model)
+    prepared = fxq.prepare_qat(model, data[0])
+    for x in data:
+        prepared(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in prepared.parameters())
+    assert layers(fxq.convert(prepared.eval())) == ["first", "last"]
