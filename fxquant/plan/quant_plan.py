@@ -140,7 +140,8 @@ class QuantPlan:
         refused = tuple(refusals)
         gone = {refusal.node for refusal in refused}
         units = tuple(unit for unit in self.units if unit.root not in gone)
-        needed = {ref for unit in units for ref in unit.roles.values() if ref in self.policies}
+        # Modules are made in this order: that of the units, since the one of a set differs from process to process.
+        needed = dict.fromkeys(ref for unit in units for ref in unit.roles.values() if ref in self.policies)
         kept = {link for ref in needed for link in self._sharing(ref)}
         return replace(
             self,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 
 import pytest
 import torch
@@ -72,6 +73,17 @@ def test_observations_make_a_new_plan():
         FC: MEASURED[FC],
     }
     assert (observed.units, observed.policies, observed.refusals) == (PLAN.units, PLAN.policies, PLAN.refusals)
+
+
+def test_qparams_stand_in_the_order_of_the_units():
+    # Modules are made in this order. A set would give another one in each process.
+    values = [TensorRef(f"value{index}") for index in range(40)]
+    units = tuple(QuantUnit("relu", (y.name,), {"x": x.name}, ("x",), {"x": x, "y": y}) for x, y in pairwise(values))
+    plan = QuantPlan(units=units, policies=dict.fromkeys(reversed(values), OBSERVED))
+
+    observed = plan.with_observations({value: qparams(1.0) for value in sorted(values, key=str, reverse=True)})
+
+    assert list(observed.qparams) == values
 
 
 def test_a_refused_unit_leaves_with_the_grids_that_only_it_needed():
