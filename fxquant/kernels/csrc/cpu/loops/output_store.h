@@ -20,6 +20,7 @@ class OutputStore {
         flip_(_mm512_set1_epi8(static_cast<char>(byte_offset_))),
         zero_point_(_mm512_set1_epi16(static_cast<int16_t>(q.zero_point + byte_offset_))),
         low_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.low) + q.zero_point + byte_offset_))),
+        highest_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.high) + q.zero_point + byte_offset_))),
         inv_scale_(_mm512_set1_ps(q.inv_scale)),
         high_(_mm512_set1_ps(q.high)) {}
 
@@ -34,6 +35,21 @@ class OutputStore {
     }
   }
 
+  // For who rounds values itself: values divided by the scale, as integers. They must lie in int32, or be clamped first.
+  template <bool kClamps>
+  FXQ_INLINE __m512i integers(__m512 values) const {
+    const __m512 steps = _mm512_mul_ps(values, inv_scale_);
+    return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_, steps) : steps);
+  }
+  // Adds the zero point to such integers and stores them as bytes. Where the result has all values of uint8, they saturate,
+  // and need not be clamped.
+  template <int V, bool kWhole>
+  FXQ_INLINE void store_steps(const __m512i* steps, bool clamps, int64_t at, int64_t left) const {
+    __m512i bytes = packed<V>(steps);
+    if (clamps) bytes = _mm512_xor_si512(_mm512_max_epu8(_mm512_min_epu8(bytes, highest_), low_), flip_);
+    store_bytes<V, kWhole>(in_order(bytes), y_ + at, left);
+  }
+
  private:
   uint8_t* const y_;
   float* const y_float_;
@@ -41,6 +57,7 @@ class OutputStore {
   const __m512i flip_;
   const __m512i zero_point_;
   const __m512i low_;
+  const __m512i highest_;
   const __m512 inv_scale_;
   const __m512 high_;
 
@@ -48,18 +65,23 @@ class OutputStore {
   // smallest int32, as what lies below all of them does. Saturation takes that to the lowest byte.
   template <int V>
   FXQ_INLINE __m512i requantized(const __m512* values) const {
-    const __m512i first = pair(values[0], values[V > 1 ? 1 : 0]);
-    const __m512i last = V > 2 ? pair(values[V > 2 ? 2 : 0], values[V > 3 ? 3 : 0]) : first;
-    const __m512i bytes = _mm512_xor_si512(_mm512_max_epu8(_mm512_packus_epi16(first, last), low_), flip_);
-    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    return _mm512_permutexvar_epi32(order, bytes);
+    __m512i steps[V];
+    FXQ_UNROLL
+    for (int v = 0; v < V; ++v) steps[v] = integers<true>(values[v]);
+    return in_order(_mm512_xor_si512(_mm512_max_epu8(packed<V>(steps), low_), flip_));
   }
 
-  FXQ_INLINE __m512i pair(__m512 a, __m512 b) const {
-    return _mm512_adds_epi16(_mm512_packs_epi32(integers(a), integers(b)), zero_point_);
+  // Packs V panels to unsigned bytes, whose groups of four are not in order yet.
+  template <int V>
+  FXQ_INLINE __m512i packed(const __m512i* steps) const {
+    const __m512i first = pair(steps[0], steps[V > 1 ? 1 : 0]);
+    return _mm512_packus_epi16(first, V > 2 ? pair(steps[V > 2 ? 2 : 0], steps[V > 3 ? 3 : 0]) : first);
   }
-  FXQ_INLINE __m512i integers(__m512 values) const {
-    return _mm512_cvtps_epi32(_mm512_min_ps(high_, _mm512_mul_ps(values, inv_scale_)));
+  FXQ_INLINE __m512i pair(__m512i a, __m512i b) const {
+    return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_);
+  }
+  static FXQ_INLINE __m512i in_order(__m512i bytes) {
+    return _mm512_permutexvar_epi32(_mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), bytes);
   }
 
   template <int V, bool kWhole>

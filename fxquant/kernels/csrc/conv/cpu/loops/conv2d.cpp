@@ -75,7 +75,7 @@ struct NBlock {
       }
     }
     // Of a copy: no pointer leads to it, so compilers need not read it again after each byte that is stored.
-    store_rows<R, V>(Epilogue(epilogue), acc, pixel, channel, channels_left);
+    Epilogue(epilogue).template store_tile<R, V>(acc, pixel, channel, channels_left);
   }
 
   // Covers the pixels of the strip from r on by tiles of R pixels, then of fewer.

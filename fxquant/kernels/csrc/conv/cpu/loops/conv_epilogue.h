@@ -2,6 +2,7 @@
 // A row is one of the product: a pixel of a convolution, or a row of a linear layer.
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
+#include "conv/cpu/loops/conv_ending.h"
 #include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/output_store.h"
 #include "cpu/loops/products.h"
@@ -25,7 +26,19 @@ class Epilogue {
         row_scale_(a.row_scale),
         row_zero_point_(a.row_zero_point),
         weight_sums_(a.weight_sums),
+        ending_(a.y_float != nullptr ? kFloats : byte_ending(a, 0, a.shape.channels)),
         output_(a.y, a.y_float, a.y_qparams) {}
+
+  // Finishes R rows of V panels, of whose channels `left` exist. Bytes are computed panel by panel: scale and bias of a panel
+  // are loaded once for all rows, and the rows do not wait for each other.
+  template <int R, int V>
+  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
+    if (ending_ == kFloats || row_scale_ != nullptr) return store_rows<R, V>(acc, row, channel, left);
+    const int64_t at = row * channels_ + channel;
+    __m512i steps[R][V];
+    round_panels<R, V>(acc, at, channel, left, steps);
+    left >= V * kPanel ? store_steps<R, V, true>(steps, at, left) : store_steps<R, V, false>(steps, at, left);
+  }
 
   // Finishes V panels of one row, of whose channels `left` exist. Inlined, so that accumulators stay in registers.
   template <int V>
@@ -44,7 +57,49 @@ class Epilogue {
   const float* const row_scale_;
   const int32_t* const row_zero_point_;
   const int32_t* const weight_sums_;
+  const Ending ending_;
   const OutputStore output_;
+
+  template <int R, int V, int r = 0>
+  FXQ_INLINE void store_rows(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
+    store<V>(acc[r], row + r, channel, left);
+    if constexpr (r + 1 < R) store_rows<R, V, r + 1>(acc, row, channel, left);
+  }
+
+  template <int R, int V, int v, int r = 0>
+  FXQ_INLINE static void scale_panel(const Accumulators (*acc)[V], __m512 scale, __m512 bias, __m512* values) {
+    values[r] = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(horizontal_sum(acc[r][v])), scale), bias);
+    if constexpr (r + 1 < R) scale_panel<R, V, v, r + 1>(acc, scale, bias, values);
+  }
+  template <int R, int r = 0>
+  FXQ_INLINE void add_residual(const uint8_t* from, __mmask16 mask, __m512* values) const {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from));
+    const __m512i units = _mm512_sub_epi32(_mm512_xor_si512(bytes, residual_flip_), residual_zero_point_);
+    values[r] = _mm512_add_ps(values[r], _mm512_mul_ps(_mm512_cvtepi32_ps(units), residual_scale_));
+    if constexpr (r + 1 < R) add_residual<R, r + 1>(from + channels_, mask, values);
+  }
+  template <int R, int V, int v, bool kClamps, int r = 0>
+  FXQ_INLINE void round_panel(const __m512* values, __m512i (*steps)[V]) const {
+    steps[r][v] = output_.integers<kClamps>(values[r]);
+    if constexpr (r + 1 < R) round_panel<R, V, v, kClamps, r + 1>(values, steps);
+  }
+  // Rounds to steps of the result. `at` is the index of the first channel of the first row.
+  template <int R, int V, int v = 0>
+  FXQ_INLINE void round_panels(const Accumulators (*acc)[V], int64_t at, int64_t channel, int64_t left,
+                               __m512i (*steps)[V]) const {
+    const __mmask16 mask = mask_of(left - v * kPanel);
+    __m512 values[R];
+    scale_panel<R, V, v>(acc, _mm512_maskz_loadu_ps(mask, scale_ + channel + v * kPanel),
+                         _mm512_maskz_loadu_ps(mask, bias_ + channel + v * kPanel), values);
+    if (residual_ != nullptr) add_residual<R>(residual_ + at + v * kPanel, mask, values);
+    ending_ == kClampValues ? round_panel<R, V, v, true>(values, steps) : round_panel<R, V, v, false>(values, steps);
+    if constexpr (v + 1 < V) round_panels<R, V, v + 1>(acc, at, channel, left, steps);
+  }
+  template <int R, int V, bool kWhole, int r = 0>
+  FXQ_INLINE void store_steps(const __m512i (*steps)[V], int64_t at, int64_t left) const {
+    output_.store_steps<V, kWhole>(steps[r], ending_ != kSaturate, at, left);
+    if constexpr (r + 1 < R) store_steps<R, V, kWhole, r + 1>(steps, at + channels_, left);
+  }
 
   template <bool kWhole>
   FXQ_INLINE static __m512 floats(const float* from, __mmask16 mask) {
@@ -103,7 +158,13 @@ class Epilogue {
  public:
   explicit Epilogue(const ConvArgs& a) : a_(a), output_{a.y, a.y_float, a.y_qparams} {}
 
-  // Finishes V panels of one row, of whose channels `left` exist.
+  // Finishes R rows of V panels, of whose channels `left` exist.
+  template <int R, int V, int r = 0>
+  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
+    store<V>(acc[r], row + r, channel, left);
+    if constexpr (r + 1 < R) store_tile<R, V, r + 1>(acc, row, channel, left);
+  }
+  // Finishes V panels of one row.
   template <int V>
   void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
     for (int v = 0; v < V; ++v, channel += kPanel, left -= kPanel) {
@@ -146,14 +207,6 @@ class Epilogue {
   }
 };
 #endif
-
-// Finishes a tile of R rows.
-template <int R, int V, int r = 0>
-FXQ_INLINE void store_rows(const Epilogue& epilogue, const Accumulators (*acc)[V], int64_t row, int64_t channel,
-                           int64_t left) {
-  epilogue.store<V>(acc[r], row + r, channel, left);
-  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, acc, row, channel, left);
-}
 
 }  // namespace
 }  // namespace FXQ_ISA

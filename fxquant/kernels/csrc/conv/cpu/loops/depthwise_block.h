@@ -1,9 +1,9 @@
 // What the loops of a depthwise convolution share: the weights, scales and padding of one block of panels in the order of
 // registers, the rows of x that are read, and where packed columns lie. No torch.
 #pragma once
-#include <cmath>
 #include <cstring>
 
+#include "conv/cpu/loops/conv_ending.h"
 #include "conv/cpu/loops/depthwise.h"
 #include "conv/cpu/loops/depthwise_registers.h"
 
@@ -212,18 +212,7 @@ struct Block {
     std::memcpy(corrections, a.zero_point_correction + channel, left * sizeof(int32_t));
     std::memcpy(scales, a.scale + channel, left * sizeof(float));
     std::memcpy(biases, a.bias + channel, left * sizeof(float));
-    // Can a result pass int32? NaN counts as if it could.
-    constexpr float kLimit = 1 << 30;
-    const float most = static_cast<float>(s.kernel_rows() * taps) * (255 * 128), inv_scale = a.y_qparams.inv_scale;
-    int passes = 0;
-    for (int64_t c = 0; c < V * kPanel; ++c) {
-      const float sum = most + std::fabs(static_cast<float>(corrections[c]));
-      passes |= !((sum * std::fabs(scales[c]) + std::fabs(biases[c])) * inv_scale < kLimit);
-    }
-    const OutputQParams& y = a.y_qparams;
-    const float zero_point = static_cast<float>(y.zero_point);
-    const bool is_whole = y.low + zero_point == 0 && y.high + zero_point == 255;
-    clamp = passes != 0 ? kClampValues : is_whole ? kSaturate : kClampBytes;
+    clamp = byte_ending(a, channel, left);
     for (int64_t k = 0; k < kQuarters; ++k) {
       for (int64_t i = 0; i < kLanes; ++i) {
         const int64_t from = i % V * kPanel + k * 4, to = k * kQuarterFloats + i * 4;

@@ -15,7 +15,7 @@
 #include <cstring>
 
 #include "conv/conv_shape.h"
-#include "conv/cpu/loops/depthwise_ending.h"
+#include "conv/cpu/loops/depthwise_sizes.h"
 #include "conv/cpu/loops/depthwise_registers_portable.h"
 #include "cpu/loops/intrinsics.h"
 #include "cpu/loops/loop_pragmas.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "conv/conv_shape.h"
-#include "conv/cpu/loops/depthwise_ending.h"
+#include "conv/cpu/loops/depthwise_sizes.h"
 #include "cpu/loops/loop_pragmas.h"
 #include "math/modulo.h"
 #include "math/requantize.h"
