@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fxquant.errors import SpecError, warn
 from fxquant.registry import did_you_mean
+
+logger = logging.getLogger("fxquant")
 
 Kernels = Literal["auto", "native", "reference"]
 CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm", "amx", "amx_emulated"]
@@ -54,6 +59,29 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         cpu_isa=_choice(environ, "FXQUANT_CPU_ISA", get_args(CpuIsa)),  # type: ignore[arg-type]
         cache_dir=environ.get("FXQUANT_CACHE", ""),
     )
+
+
+@contextmanager
+def debug_output(settings: Settings) -> Iterator[None]:
+    """Let the log be seen for a while, if FXQUANT_DEBUG or FXQUANT_PRINT_AFTER asks for it.
+
+    Level 3 shows DEBUG records too. The level is put back, and the handler, which is added only where the application
+    has none of its own, is taken away at the end.
+    """
+    if not (settings.debug or settings.print_after):
+        yield
+        return
+    handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)
+    level = logger.level
+    logger.setLevel(logging.DEBUG if settings.debug >= 3 else logging.INFO)
+    if handler is not None:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if handler is not None:
+            logger.removeHandler(handler)
 
 
 NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE", "FXQUANT_TORCH_TESTS")

@@ -103,7 +103,7 @@ def profile(
         float_ms=1e3 * seconds["float"],
         graph_ms=1e3 * seconds["graph"],
         program_ms=1e3 * seconds["program"] if "program" in seconds else None,
-        programs="" if engine is None else str(engine).splitlines()[-1],
+        programs="" if engine is None else engine.plans[-1].summary if engine.plans else str(engine),
     )
 
 

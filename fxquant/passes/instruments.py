@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -20,7 +20,7 @@ from fxquant.graph.text_table import format_rows
 from fxquant.passes.base import PassContext
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Fixed, Observed, QParams, SharedWith, TensorRef
-from fxquant.settings import Settings, read_settings
+from fxquant.settings import Settings, debug_output, read_settings
 
 logger = logging.getLogger("fxquant")
 
@@ -91,29 +91,6 @@ def instruments_for(settings: Settings) -> tuple[Instrument, ...]:
     if settings.dump_dir:
         chosen.append(dump_into(Path(settings.dump_dir)))
     return tuple(chosen)
-
-
-@contextmanager
-def debug_output(settings: Settings) -> Iterator[None]:
-    """Let the log be seen while passes run, if FXQUANT_DEBUG or FXQUANT_PRINT_AFTER asks for it.
-
-    Level 3 shows DEBUG records too. The level is put back, and the handler, which is added only where the application
-    has none of its own, is taken away at the end.
-    """
-    if not (settings.debug or settings.print_after):
-        yield
-        return
-    handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)
-    level = logger.level
-    logger.setLevel(logging.DEBUG if settings.debug >= 3 else logging.INFO)
-    if handler is not None:
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if handler is not None:
-            logger.removeHandler(handler)
 
 
 def log_table(table: object) -> None:

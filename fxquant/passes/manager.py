@@ -14,10 +14,10 @@ from fxquant.errors import CalibrationError, PassError, PlanError, UnknownNameEr
 from fxquant.graph.printer import format_graph
 from fxquant.graph.shapes import run_example
 from fxquant.passes.base import Pass, PassContext
-from fxquant.passes.instruments import Instrument, Snapshot, debug_output
+from fxquant.passes.instruments import Instrument, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.registry import did_you_mean
-from fxquant.settings import Settings, read_settings
+from fxquant.settings import Settings, debug_output, read_settings
 
 __all__ = ["Instrument", "PassManager", "Snapshot"]
 

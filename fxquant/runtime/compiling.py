@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,11 @@ from fxquant.runtime.execution_plan import (
     function_of,
     kind_and_words,
     layout_of,
+    names_of_chains,
     needs_gradient,
     warn_of_dropped,
     warn_of_failed_plan,
+    with_values,
     without_programs,
 )
 from fxquant.runtime.program import Program
@@ -84,6 +86,8 @@ class _Segment:
     recording: Recording | None
     """None: in Python."""
     nodes: list[Node] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """How many loops were recorded when each of the nodes had run."""
     inputs: list[Node] = field(default_factory=list)
     """What they read of other segments."""
     values: dict[Node, Any] = field(default_factory=dict)
@@ -221,6 +225,7 @@ class _Compiler:
         segment.values[node] = value
         self._constants.note_read(node)
         segment.nodes.append(node)
+        segment.ends.append(segment.recording.loops)
         if isinstance(module, QuantizedModule):
             self._state_guards[module] = StateGuard(module, module._packed)
             self._guard_path(str(node.target))
@@ -257,7 +262,7 @@ class _Compiler:
         inside = {} if self._open is None else self._open.values
 
         def values_of(argument: Any) -> Any:
-            return _with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
+            return with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
 
         args, kwargs = values_of(node.args), values_of(node.kwargs)
         match node.op:
@@ -346,6 +351,7 @@ class _Compiler:
             results_of_slots,
             len(segment.nodes),
             program.loops,
+            names_of_chains(program.chains, segment.nodes, segment.ends),
         )
 
     def _layout(self, node: Node) -> TensorLayout | None:
@@ -378,19 +384,3 @@ def _checked(value: Any) -> Any:
     if any(type(item) is not Tensor or needs_gradient(item) or has_pending_conj_or_neg(item) for item in tensors):
         raise NotRecordableError("it gives what is no plain tensor, or one that autograd follows")
     return value
-
-
-def _with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
-    """Return an argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
-    if isinstance(argument, Node):
-        return value_of(argument)
-    if isinstance(argument, tuple):
-        items = [_with_values(item, value_of) for item in argument]
-        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
-    if isinstance(argument, list):
-        return [_with_values(item, value_of) for item in argument]
-    if isinstance(argument, dict):
-        return {key: _with_values(item, value_of) for key, item in argument.items()}
-    if isinstance(argument, slice):
-        return slice(*(_with_values(item, value_of) for item in (argument.start, argument.stop, argument.step)))
-    return argument

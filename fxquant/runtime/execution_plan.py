@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -79,10 +80,26 @@ class ProgramStep:
     """For each output slot: index of the program's result, or indices if the value is a tuple."""
     nodes: int
     loops: int
+    chains: tuple[tuple[str, ...], ...] = ()
+    """Names of nodes whose loops run together, strip by strip of rows."""
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.program(values)
         return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.results]
+
+
+def names_of_chains(
+    chains: Iterable[Sequence[int]], nodes: Sequence[Node], ends: Sequence[int]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the paths or names of the nodes that launched the loops of chains.
+
+    Args:
+        chains: The numbers of their loops in the recording.
+        nodes: What was recorded.
+        ends: How many loops were recorded when each of the nodes had run.
+    """
+    launched = ((nodes[bisect_right(ends, loop)] for loop in chain) for chain in chains)
+    return tuple(tuple(str(n.target) if n.op == "call_module" else n.name for n in chain) for chain in launched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +206,9 @@ class ExecutionPlan:
         """Return the nodes that are in no program, by name, and why."""
         return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """Say what of the graph is in programs, and which of its nodes run together."""
         if self.fallback_reason:
             return f"the graph runs: {self.fallback_reason}"
         inside, loops = sum(step.nodes for step in self.programs), sum(step.loops for step in self.programs)
@@ -199,15 +218,36 @@ class ExecutionPlan:
             f"{count} program{'' if count == 1 else 's'} of {inside} nodes ({loops} loops, {arena / 1e6:.1f} MB), "
             f"{len(outside)} nodes in Python"
         )
-        if not outside:
-            return head
+        chains = [names for step in self.programs for names in step.chains]
+        return "\n".join([head, *(f"  strip by strip: {', '.join(names)}" for names in chains)])
+
+    def __str__(self) -> str:
+        outside = self.in_python
+        if self.fallback_reason or not outside:
+            return self.summary
         table = format_rows(outside, ("in Python", "why"), form="plain")
-        return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())
+        return f"{self.summary}\n" + "\n".join(f"  {line}" for line in table.splitlines())
 
 
 def without_programs(why: str) -> ExecutionPlan:
     """Return the plan for inputs on which the graph has to run."""
     return ExecutionPlan((), 0, (), 0, (), fallback_reason=why)
+
+
+def with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
+    """Return an argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
+    if isinstance(argument, Node):
+        return value_of(argument)
+    if isinstance(argument, tuple):
+        items = [with_values(item, value_of) for item in argument]
+        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+    if isinstance(argument, list):
+        return [with_values(item, value_of) for item in argument]
+    if isinstance(argument, dict):
+        return {key: with_values(item, value_of) for key, item in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*(with_values(item, value_of) for item in (argument.start, argument.stop, argument.step)))
+    return argument
 
 
 Generated = Callable[..., Any]

@@ -9,6 +9,7 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any
 
 import torch
@@ -143,7 +144,16 @@ class Program:
     @property
     def loops(self) -> int:
         """The number of loops: a table in which the bytes of a convolution are looked up needs none of its own."""
-        return self._library.fxquant_program_steps(self._handle)
+        return self._library.fxquant_program_loops(self._handle)
+
+    @property
+    def chains(self) -> tuple[tuple[int, ...], ...]:
+        """Loops that run together, strip by strip of rows: the numbers that they had in the recording."""
+        return tuple(takewhile(bool, (self._links(chain) for chain in count())))
+
+    def _links(self, chain: int) -> tuple[int, ...]:
+        links = (self._library.fxquant_program_link(self._handle, chain, link) for link in count())
+        return tuple(takewhile(lambda number: number >= 0, links))
 
     @property
     def arena_bytes(self) -> int:
@@ -185,7 +195,9 @@ def library() -> Any:
             ("fail_allocations", None, (number,)),
             ("program_free", None, (pointer,)),
             ("program_arena", number, (pointer,)),
-            ("program_steps", number, (pointer,)),
+            ("program_loops", number, (pointer,)),
+            ("program_link", number, (pointer, number, number)),
+            ("chains_from", number, (number,)),
             ("program_run", ctypes.c_bool, (pointer, pointer, pointer, number)),
             ("record_end", pointer, (pointer,)),
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -27,9 +28,12 @@ from fxquant.runtime.execution_plan import (
     without_programs,
 )
 from fxquant.runtime.program import give_memory_back, library
+from fxquant.settings import debug_output, read_settings
 
 ENGINES = ("graph", "program")
 """What may run a converted model."""
+
+logger = logging.getLogger("fxquant")
 
 PLANS = 8
 """How many shapes of inputs have plans at a time."""
@@ -129,6 +133,8 @@ class ProgramEngine:
             plan.constants += tuple(enumerate(defaults, len(args)))  # inputs have the first slots
             plan.used = next(self._clock)
             self._plans = plans
+            with debug_output(read_settings()):
+                logger.info("%s", plan)
             give_memory_back()
             return result
         finally:

@@ -40,7 +40,18 @@ FXQ_EXPORT void fxquant_trim() {
 
 FXQ_EXPORT void fxquant_program_free(fxquant::Program* program) { delete program; }
 
-FXQ_EXPORT int64_t fxquant_program_steps(const fxquant::Program* program) { return program->steps(); }
+FXQ_EXPORT int64_t fxquant_program_loops(const fxquant::Program* program) { return program->loops(); }
+
+// Returns the number, among the steps that were recorded, of a link of a chain; -1: there is no such chain or link.
+FXQ_EXPORT int64_t fxquant_program_link(const fxquant::Program* program, int64_t chain, int64_t link) {
+  const std::vector<fxquant::Chain>& chains = program->chains();
+  if (chain >= static_cast<int64_t>(chains.size())) return -1;
+  const std::vector<fxquant::Chain::Link>& links = chains[chain].links;
+  return link < static_cast<int64_t>(links.size()) ? links[link].step.number : -1;
+}
+
+// For tests: chains are made where results of so many bytes lie between their links. Returns the number before.
+FXQ_EXPORT int64_t fxquant_chains_from(int64_t bytes) { return fxquant::chains_from.exchange(bytes); }
 
 FXQ_EXPORT int64_t fxquant_program_arena(const fxquant::Program* program) { return program->arena_bytes(); }
 

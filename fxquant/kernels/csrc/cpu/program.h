@@ -9,7 +9,7 @@
 //
 //   patch the pointers to inputs and outputs
 //   for thread in threads:                  # in parallel
-//       for step in steps:                  # one loop of one operator
+//       for step in steps:                  # one loop of one operator, or a chain of loops (chains.h)
 //           for chunk of the step's tasks:  # at most one for each thread, with at least `grain` tasks
 //               if nobody has claimed the chunk: run the loop on its tasks
 //           wait until all chunks of the step are done
@@ -33,12 +33,11 @@
 
 #include "common/layout.h"
 #include "cpu/allocations.h"
+#include "cpu/chains.h"
 #include "cpu/fuse_tables.h"
 #include "cpu/launch.h"
 
 namespace fxquant {
-
-inline int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 struct FreeMemory {
   void operator()(uint8_t* memory) const { std::free(memory); }
@@ -157,6 +156,8 @@ class Program {
     // Fuse lookup tables into the steps before them.
     std::vector<ArgumentPointer> pointers = recorder.arguments.pointers;
     fuse_tables(steps_, pointers);
+    // Make chains of steps between which large tensors lie.
+    chains_ = make_chains(steps_, pointers);
     // Sort the pointers by what they lead to. A temporary tensor is alive from the first step that uses it to the last.
     std::vector<ArenaSlot> slots;
     std::map<const Region*, size_t> slot_of;
@@ -220,7 +221,7 @@ class Program {
     }
     if (most == 1) {
       for (const Step& step : steps_) {
-        step.call(step.loop, arguments + step.args, 0, step.tasks, workspace->scratch.get());
+        run_tasks(step, arguments, 0, step.tasks, workspace->scratch.get());
       }
     } else {
       workspace->progress->reset(most);
@@ -234,8 +235,19 @@ class Program {
 
   int64_t arena_bytes() const { return arena_bytes_; }
   int64_t steps() const { return static_cast<int64_t>(steps_.size()); }
+  const std::vector<Chain>& chains() const { return chains_; }
+  int64_t loops() const {
+    int64_t count = steps();
+    for (const Chain& chain : chains_) count += static_cast<int64_t>(chain.links.size()) - 1;
+    return count;
+  }
 
  private:
+  void run_tasks(const Step& step, const uint8_t* arguments, int64_t begin, int64_t end, uint8_t* scratch) const {
+    if (step.chain >= 0) return chains_[step.chain].run(arguments, begin, end, scratch);
+    step.call(step.loop, arguments + step.args, begin, end, scratch);
+  }
+
   static void write(uint8_t* arguments, int64_t at, const uint8_t* pointer) {
     std::memcpy(arguments + at, &pointer, sizeof(pointer));
   }
@@ -256,7 +268,7 @@ class Program {
           if (!progress.claim(i, chunk)) continue;
           const int64_t begin = chunk * chunks.tasks;
           const int64_t end = std::min(begin + chunks.tasks, step.tasks);
-          step.call(step.loop, workspace.arguments.get() + step.args, begin, end, scratch);
+          run_tasks(step, workspace.arguments.get(), begin, end, scratch);
           progress.finish(i);
         }
       };
@@ -302,6 +314,7 @@ class Program {
   }
 
   std::vector<Step> steps_;
+  std::vector<Chain> chains_;
   std::vector<uint8_t> arguments_;
   std::vector<PointerPatch> inputs_, outputs_, arena_;
   std::vector<PointerPatch> argument_block_patches_;  // pointers that lead into the argument block itself

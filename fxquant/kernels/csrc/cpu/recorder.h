@@ -14,8 +14,11 @@
 #include "common/checks.h"
 #include "common/layout.h"
 #include "cpu/allocations.h"
+#include "cpu/row_parts.h"
 
 namespace fxquant {
+
+inline int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 // The role of a region of memory in a program.
 enum class Role : int64_t { kInput, kOutput, kTemporary, kConstant };
@@ -91,6 +94,13 @@ struct Step {
   int64_t grain;
   int64_t scratch;
   FusibleLookup lookup;
+  // Of a step that can compute rows of its result alone: where its pointers to x and to the result stand. -1: it cannot.
+  int64_t rows_x = -1;
+  int64_t rows_y = -1;
+  RowWindow rows = {};
+  void (*call_rows)(void (*loop)(), const void* args, const RowPart& part, void* scratch) = nullptr;
+  int64_t number = 0;  // among the steps that were recorded
+  int64_t chain = -1;  // of which this is the first link; see chains.h
 };
 
 // The argument structs of all steps and the arrays that they point to, one behind the other.
@@ -104,7 +114,7 @@ struct ArgumentBlock {
     maybe_fail_allocation();
     const int64_t place = static_cast<int64_t>(bytes.size());
     const int64_t length = count * static_cast<int64_t>(sizeof(T));
-    bytes.resize(place + (length + kCacheLine - 1) / kCacheLine * kCacheLine);
+    bytes.resize(place + aligned(length));
     std::memcpy(bytes.data() + place, from, length);
     return place;
   }
@@ -163,6 +173,10 @@ struct IsLookupStep : std::false_type {};
 template <typename Args>
 struct IsLookupStep<Args, std::void_t<decltype(std::declval<const Args&>().lookup_step(AnyVisitor()))>>
     : std::true_type {};
+template <typename Args, typename = void>
+struct HasRows : std::false_type {};
+template <typename Args>
+struct HasRows<Args, std::void_t<decltype(std::declval<const Args&>().row_window(AnyVisitor()))>> : std::true_type {};
 
 class Recorder {
  public:
@@ -186,7 +200,17 @@ class Recorder {
         lookup = {place_of(&x), place_of(&table), place_of(&bytes), tasks};
       });
     }
-    steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch, lookup});
+    Step step{call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch, lookup};
+    if constexpr (HasRows<Args>::value) {
+      args.row_window([&](const auto& x, const auto& y, const RowWindow& rows) {
+        step.rows_x = place_of(&x);
+        step.rows_y = place_of(&y);
+        step.rows = rows;
+        step.call_rows = call_rows<Args>;
+      });
+    }
+    step.number = static_cast<int64_t>(steps.size());
+    steps.push_back(step);
   }
 
   // Keeps a dense tensor alive until the recording ends, so that no other tensor gets its address.
@@ -215,6 +239,13 @@ class Recorder {
   static void call(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch) {
     reinterpret_cast<void (*)(const Args&, int64_t, int64_t, void*)>(loop)(*static_cast<const Args*>(args), begin, end,
                                                                            scratch);
+  }
+
+  template <typename Args>
+  static void call_rows(void (*loop)(), const void* args, const RowPart& part, void* scratch) {
+    Args of_part(*static_cast<const Args*>(args));
+    of_part.take_rows(part);
+    reinterpret_cast<void (*)(const Args&, int64_t, int64_t, void*)>(loop)(of_part, 0, of_part.tasks(), scratch);
   }
 
   std::vector<torch::stable::Tensor> keep_alive_;

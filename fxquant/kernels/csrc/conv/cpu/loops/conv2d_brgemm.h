@@ -9,6 +9,8 @@ namespace fxquant {
 struct BrgemmConvArgs : Conv2dArgs {
   int64_t strip_rows;  // pixels of a strip at most
 
+  void row_window() const = delete;  // How it is divided holds for the whole result alone.
+
   // Chooses the strips: of about the same size, such that the thread with most of them has least to do.
   BrgemmConvArgs(const ConvArgs& args, int64_t threads) : Conv2dArgs(args), strip_rows(0) {
     constexpr int64_t kNear = 512 << 10;  // bytes that stay in the L2 cache

@@ -18,6 +18,8 @@ struct TileConvArgs : Conv2dArgs {
   int64_t planes, rows, columns;  // of the result, as strips divide it: pixels that follow each other may be one row
   int64_t strip_rows, strip_columns;
 
+  void row_window() const = delete;  // How it is divided holds for the whole result alone.
+
   TileConvArgs(const ConvArgs& args, int64_t threads) : Conv2dArgs(args) {
     if (shape.is_pointwise()) join_pixels();
     planes = shape.all_planes();

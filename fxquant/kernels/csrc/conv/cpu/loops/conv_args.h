@@ -1,6 +1,7 @@
 #pragma once
 #include "conv/conv_shape.h"
 #include "cpu/isa.h"
+#include "cpu/row_parts.h"
 #include "math/requantize.h"
 
 namespace fxquant {
@@ -47,6 +48,32 @@ struct ConvArgs {
   template <typename Visitor>
   void accepts_lookup(Visitor visit) const {
     visit(y, table, shape.out_pixels() * shape.channels);
+  }
+  // A program may run rows of images by themselves: see chains.h.
+  template <typename Visitor>
+  void row_window(Visitor visit) const {
+    const ConvShape& s = shape;
+    if (s.planes != 1 || s.out_planes != 1 || s.kernel_planes != 1 || y == nullptr || row_scale != nullptr) return;
+    const int64_t products = s.k_blocks() * s.k_block_bytes();
+    visit(x, y,
+          RowWindow{s.batch, s.height, s.out_height, s.width * s.in_channels, s.out_width * s.channels, s.kernel_height,
+                    s.stride_height, s.dilation_height, s.top, products * s.channels, products});
+  }
+  // Makes this the convolution of one image that gives these rows alone.
+  void take_rows(const RowPart& part) {
+    ConvShape& s = shape;
+    const RowRange& rows = part.rows;
+    const int64_t x_row = s.width * s.in_channels, begin = rows.first * s.stride_height - s.top;
+    const int64_t end = begin + (rows.end - rows.first - 1) * s.stride_height + (s.kernel_height - 1) * s.dilation_height + 1;
+    const int64_t from = begin > 0 ? begin : 0, to = end < s.height ? end : s.height;
+    const int64_t at = (part.image * s.out_height + rows.first) * s.out_width * s.channels;
+    x = part.x != nullptr ? part.x + (from - part.x_first) * x_row : x + (part.image * s.height + from) * x_row;
+    y = part.y != nullptr ? part.y : y + at;
+    if (residual != nullptr) residual += at;
+    s.batch = 1;
+    s.top = from - begin;
+    s.height = to - from;
+    s.out_height = rows.end - rows.first;
   }
 };
 
