@@ -2,9 +2,10 @@
 
 ``--against`` names the other checkout, with its kernels built; without it, this one competes with itself, which shows
 how steady the figures are. Each has a process of its own that imports its own package; both quantize the same network
-(random weights that mean something), calibrated on the same photographs, and take turns on one image. Decibels are
-those of other photographs, against the float model. A network is slower if the median of the ratios of neighbouring
-turns says so by more than 3 %. ``plan`` is the time of prepare, calibrate on one image and convert.
+(random weights that mean something), calibrated on the same photographs, and take turns on one image, or on a
+``--batch`` of copies of it. Decibels are those of other photographs, against the float model. A network is slower if
+the median of the ratios of neighbouring turns says so by more than 3 %. ``plan`` is the time of prepare, calibrate on
+one image and convert.
 
 The default networks are full of joins, whose rounding decides about noise.
 """
@@ -76,14 +77,16 @@ def started(stack: ExitStack, checkout: Path, task: Path) -> Checkout:
     return Checkout(process)
 
 
-def measured(name: str, against: Path, rounds: int, plan_rounds: int, side: int, seed: int) -> dict[str, Any]:
+def measured(
+    name: str, against: Path, rounds: int, plan_rounds: int, side: int, seed: int, batch: int
+) -> dict[str, Any]:
     """A row: what both checkouts make of a network."""
     batches = list(calibration_batches(batch_size=8, num_batches=4, side=side))
     model = random_network(name, batches, seed)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         task = Path(folder, "task.pt")
         judged = labelled_batch(side)[0]
-        torch.save((model, batches, judged, torch.get_num_threads()), task)
+        torch.save((model, batches, judged, torch.get_num_threads(), batch), task)
         before, now = (started(stack, checkout, task) for checkout in (against, HERE))
         decibels = [checkout.answer() for checkout in (before, now)]
         turns = [(before.ask("turn"), now.ask("turn")) for _ in range(rounds)]
@@ -105,13 +108,13 @@ def serve(task: str, checkout: str) -> None:
     """What a process does: quantize, tell the decibels, then do what each line asks for, and tell the milliseconds."""
     if not Path(fxq.__file__).is_relative_to(checkout):
         sys.exit(f"fxquant was imported from {fxq.__file__}, not from {checkout}")
-    model, batches, judged, threads = torch.load(task, weights_only=False)
+    model, batches, judged, threads, batch = torch.load(task, weights_only=False)
     torch.set_num_threads(threads)
     with torch.no_grad():
         prepared = fxq.calibrate(fxq.prepare(model, batches[0][:1]), batches, progress=False)
         int8 = fxq.convert(prepared)
         print(json.dumps(sqnr(model(judged), int8(judged))), flush=True)
-        x = judged[:1]
+        x = judged[:1].expand(batch, -1, -1, -1).contiguous()
         for _ in range(WARM):
             int8(x)
         for line in sys.stdin:
@@ -166,6 +169,7 @@ def main() -> None:
                 options.plan_rounds,
                 options.side or SIDE.get(name, 224),
                 options.seed,
+                options.batch,
             )
             for name in options.models
         ]
@@ -195,6 +199,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plan-rounds", type=int, default=5, help="turns of prepare and convert, and of the import")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", type=int, help="pixels of an image; default: 224, Inception 299")
+    parser.add_argument("--batch", type=int, default=1, help="images of a call")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     parser.add_argument("--json", help="also write everything to this file")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
