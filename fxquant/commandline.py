@@ -89,8 +89,8 @@ def answer_early() -> None:
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="torchvision:NAME, timm:NAME, a function that makes a model, package.module:function or "
-        "path/to/file.py:function, or a .fxq file. Weights are random, unless the function or the file has some",
+        help="torchvision:NAME, timm:NAME, a function that makes a model or the model itself, package.module:name or "
+        "path/to/file.py:name, or a .fxq file. Weights are random, unless the function or the file has some",
     )
     parser.add_argument(
         "--weights",

@@ -252,19 +252,25 @@ def path_of(path: object) -> Path:
     return Path(text)
 
 
-def check_place(path: Path, overwrite: bool, size: int = 0) -> None:
+def check_place(path: Path, overwrite: bool, size: int = 0, option: str = "overwrite=True") -> None:
     """Refuse a place that cannot be written to, before any work is done.
+
+    Args:
+        path: Where to.
+        overwrite: Whether a file may stand there already.
+        size: Bytes to write.
+        option: How the caller says that one may, for the message.
 
     Raises:
         ArtifactError: the folder is missing or cannot be written to, the file exists, or the disk is too full.
     """
     try:
-        _check_place(path, overwrite, size)
+        _check_place(path, overwrite, size, option)
     except OSError as error:  # a name that is too long, a folder that cannot be entered
         raise ArtifactError("the file cannot be written", at=str(path)[:300], got=error.strerror) from error
 
 
-def _check_place(path: Path, overwrite: bool, size: int) -> None:
+def _check_place(path: Path, overwrite: bool, size: int, option: str) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise ArtifactError(
@@ -274,7 +280,7 @@ def _check_place(path: Path, overwrite: bool, size: int) -> None:
         raise ArtifactError("the file cannot be written", at=str(path), got="a folder of that name")
     if path.exists() and not overwrite:
         raise ArtifactError(
-            "the file exists already", at=str(path), expected="a new name", hint="overwrite=True takes its place"
+            "the file exists already", at=str(path), expected="a new name", hint=f"{option} takes its place"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ArtifactError("the file cannot be written", at=str(path), got="no right to write into the folder")

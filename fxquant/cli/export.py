@@ -22,7 +22,7 @@ from fxquant.errors import writing
 def run(options: argparse.Namespace) -> int:
     torch.manual_seed(0)
     path = options.output or Path(f"model.{options.to}")
-    check_place(path, options.overwrite)
+    check_place(path, options.overwrite, option="--overwrite")
     subject, data = subject_from(options), data_from(options)
     if subject.form == "converted":
         print(write(subject.model, path, inputs_from(options), {}, options))

@@ -37,10 +37,10 @@ def is_of_zoo(spec: str) -> bool:
 
 
 def load_model(spec: str) -> nn.Module:
-    """Make the model that a command line names, in eval mode.
+    """Make the model that a command line names, or take it where the name is that of a module; in eval mode.
 
     Raises:
-        InputError: there is no such module, file or function, or it gives no ``nn.Module``.
+        InputError: there is no such module, file or name, or what has it is no ``nn.Module`` and makes none.
     """
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
@@ -50,14 +50,17 @@ def load_model(spec: str) -> nn.Module:
             expected="torchvision:NAME, timm:NAME, package.module:function, path/to/file.py:function or a .fxq file",
         )
     make = _ZOOS.get(where)
-    model = (
-        call_of_users(spec, _function(where, name), "makes a model", "making the model failed")
-        if make is None
-        else make(name)
-    )
+    model = make(name) if make is not None else _model_of_users(spec, where, name)
     if not isinstance(model, nn.Module):
         raise InputError("what this makes is no model", at=spec, got=type(model).__name__, expected="a torch.nn.Module")
     return model.eval()
+
+
+def _model_of_users(spec: str, where: str, name: str) -> Any:
+    found = _function(where, name)
+    if isinstance(found, nn.Module):
+        return found
+    return call_of_users(spec, found, "makes a model", "making the model failed")
 
 
 def load_function(spec: str) -> Callable[[], Any]:

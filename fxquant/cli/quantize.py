@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace, rank: int) -> int:
     # 1. Everything that can be refused is looked at before anything takes its time.
     torch.manual_seed(0)
     options.to = options.to or _kind_of(options.output)
-    check_place(options.output, options.overwrite)
+    check_place(options.output, options.overwrite, option="--overwrite")
     _check_report(options)
     subject = subject_from(options)
     refuse_converted(subject, "quantize")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,8 +95,24 @@ def exported(
         raise ExportError(
             "torch.export cannot export this model",
             got=first_lines(error),
-            hint="dynamic_shapes must fit the model; a size that is to stay open is 2 or more in the example",
+            hint=_hint(error),
         ) from error
+
+
+_CONTAINERS = re.compile(r"Found <class '([^']+)'> in output|Unsupported (?:in|out)put type <class '([^']+)'>")
+"""torch.export's words for inputs and outputs of classes that it cannot take apart."""
+
+
+def _hint(error: Exception) -> str:
+    """Say what to do about an error of torch.export."""
+    found = _CONTAINERS.search(str(error))
+    if found is None:
+        return "dynamic_shapes must fit the model; a size that is to stay open is 2 or more in the example"
+    name = (found[1] or found[2]).rpartition(".")[2]
+    return (
+        f"torch.export takes {name} apart only where it is registered: torch.export.register_dataclass({name}) does it "
+        "for a dataclass, torch.utils._pytree.register_pytree_node for other classes"
+    )
 
 
 @contextmanager

@@ -69,7 +69,10 @@ def test_a_file_that_exists_is_kept(arguments, tmp_path, capsys):
     path = tmp_path / "small.onnx"
     path.write_text("before")
     assert main([*arguments, "--to", "onnx", "--output", str(path)]) == 1
-    assert capsys.readouterr().err.startswith("ArtifactError: the file exists already")
+    assert capsys.readouterr().err == (
+        f"ArtifactError: the file exists already\n  at:       {path}\n"
+        "  expected: a new name\n  hint:     --overwrite takes its place\n"
+    )
     assert path.read_text() == "before"
     assert main([*arguments, "--to", "onnx", "--no-check", "--output", str(path), "--overwrite"]) == 0
 

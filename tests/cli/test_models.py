@@ -43,6 +43,16 @@ def test_models_come_from_torchvision_modules_and_files(file: Path) -> None:
     assert not load_model(f"{file}:small").training
 
 
+def test_the_name_of_a_model_stands_for_it(file: Path) -> None:
+    with file.open("a") as more:
+        more.write("\nnet = small()\nalias = nn.ReLU\n")
+    model = load_model(f"{file}:net")
+    assert isinstance(model, nn.Sequential)
+    assert not model.training
+    assert torch.equal(model(torch.zeros(1, 3, 8, 8)), sys.modules["_inspected_mine"].net(torch.zeros(1, 3, 8, 8)))
+    assert isinstance(load_model(f"{file}:alias"), nn.ReLU)
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

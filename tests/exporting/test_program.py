@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime
@@ -67,7 +68,33 @@ def test_a_lone_tensor_is_the_input() -> None:
     assert torch.equal(fxq.export(explicit, (x,)).module()(x), explicit(x))
 
 
+@dataclass
+class Pair:
+    """What ``Boxed`` returns, where it is not registered as a pytree."""
+
+    first: Tensor
+    second: Tensor
+
+
+class Boxed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Pair:
+        y = self.layer(x)
+        return Pair(y, y + 1)
+
+
 class TestRefusals:
+    def test_outputs_of_a_class_that_is_not_registered(self) -> None:
+        x = torch.randn(2, 3)
+        with pytest.raises(ExportError) as caught:
+            fxq.export(fxq.quantize(Boxed().eval(), [x], progress=False), x)
+        text = str(caught.value)
+        assert "torch.export.register_dataclass(Pair)" in text
+        assert "dynamic_shapes" not in text
+
     @pytest.mark.parametrize(
         ("inputs", "words"),
         [

@@ -14,7 +14,7 @@ from torch import Tensor
 from fxquant.errors import ExportError, FxQuantError, UnknownNameError, listing, warn
 from fxquant.exporting.onnx.editing import QUANTIZE
 from fxquant.exporting.onnx.extras import onnx
-from fxquant.exporting.onnx.reasons import computing
+from fxquant.exporting.onnx.reasons import computing, is_dynamic_kernel
 from fxquant.exporting.onnx.recording import Quantized, tensors_in
 from fxquant.exporting.onnx.report import OnnxReport, OnnxRow
 from fxquant.exporting.onnx.runtimes import RUNTIMES, OnnxRuntime, cannot_run
@@ -139,7 +139,8 @@ def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor, 
         off, beyond, steps = int((unfused[0] != wanted).sum()), 0, 0.0
         fused_off, fused_steps = int((fused.results[0] != wanted).sum()), 0.0
     quantized = [name for name in unit.inputs if arrays[name].dtype.itemsize <= 2 and arrays[name].dtype.kind in "iu"]
-    is_integer = fused.is_integer and bool(quantized or unit.unrounded)  # else it only moves floats or indices
+    has_integers = bool(quantized or unit.unrounded)  # else it only moves floats or indices
+    is_integer = (fused.is_integer and has_integers) or is_dynamic_kernel(unit, fused.kinds)
     return OnnxRow(
         name=unit.name,
         operators=computing(unit.operators),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fxquant.exporting.onnx.data_movement import DATA_MOVEMENT
+from fxquant.exporting.onnx.dynamic import DYNAMIC
 from fxquant.exporting.onnx.editing import DEQUANTIZE, QUANTIZE
 from fxquant.exporting.onnx.units import Unit
 
@@ -37,6 +38,11 @@ def is_integer_kernel(kinds: Mapping[str, int]) -> bool:
     return DEQUANTIZE not in kinds and QUANTIZE not in kinds and all(kind in MOVES_INTEGERS for kind in kinds)
 
 
+def is_dynamic_kernel(unit: Unit, kinds: Mapping[str, int]) -> bool:
+    """Tell whether every layer of a unit that measures ranges in each call became a kernel that takes integers."""
+    return DYNAMIC in unit.operators and DEQUANTIZE not in kinds and is_integer_kernel(kinds)
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One row: what a unit has that keeps it float."""
@@ -54,6 +60,14 @@ def _others(unit: Unit) -> list[str]:
 
 
 REASONS = (
+    Reason(
+        lambda unit: DYNAMIC in unit.operators and "Add" in unit.operators,
+        "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
+    ),
+    Reason(
+        lambda unit: DYNAMIC in unit.operators,
+        "its input is quantized with a range of each call, and the runtime has its kernel for that in some layers only",
+    ),
     Reason(lambda unit: "ConvTranspose" in unit.operators, "transposed convolutions have no integer kernel"),
     Reason(
         lambda unit: "Conv" in unit.operators and "Add" in unit.operators,

@@ -95,6 +95,33 @@ def test_reasons_of_forms_that_stay_float(tmp_path):
     assert reasons[:3] == ["", "Tanh: no integer kernel", ""]
 
 
+@pytest.mark.parametrize(
+    ("bias", "relu", "reason"),
+    [
+        (
+            True,
+            False,
+            "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
+        ),
+        (
+            True,
+            True,
+            "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
+        ),
+        (False, False, ""),
+        (False, True, ""),
+    ],
+)
+def test_layers_whose_ranges_are_measured_in_each_call(tmp_path, bias, relu, reason):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8, bias=bias), *[nn.ReLU()] * relu).eval()
+    x = torch.randn(4, 3)
+    dynamic = fxq.convert(fxq.prepare(model, x, fxq.default_dynamic_qconfig), to="reference")
+    report = fxq.export_onnx(dynamic, tmp_path / "net.onnx", x, check=True)
+    assert [(row.is_integer, row.reason) for row in report.rows] == [(not reason, reason)]
+    assert report.breaches == ()
+
+
 def test_attention(tmp_path):
     torch.manual_seed(0)
     report = fxq.export_onnx(converted(Attention(), TOKENS), tmp_path / "net.onnx", TOKENS, check=True)
