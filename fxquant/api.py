@@ -150,7 +150,9 @@ def convert(
         engine: What runs an int8 model. ``"graph"``: the code of its graph, operator by operator. ``"program"``: the
             same native loops in the same order, recorded when a shape of the inputs comes the second time, and then run
             without Python and allocations between them; the bits are the same. None: programs, where the native library
-            was loaded. Under ``torch.compile``, ``torch.export`` and on other devices the graph runs in any case.
+            was loaded. Under ``torch.compile``, ``torch.export``, on other devices
+            and for arguments that are given by keyword, or are neither plain tensors nor numbers, the graph runs in any
+            case.
         tune: A batch, of the size that the model is going to run on, on which every unit is measured on this machine
             with the number of threads that is set: in int8 and in float. What is faster in float, boundaries counted,
             stays float. The result's ``tuning`` is the table: print it. It is logged, too; its ``coverage`` gives the

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from fxquant.errors import UnknownNameError
 from fxquant.graph.query import CALLED, nodes_by_name
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
-from fxquant.passes.qconfig_rules import decide, names_of_calls
+from fxquant.passes.qconfig_rules import names_of_calls, rules_of_calls
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.registry import did_you_mean
@@ -47,17 +47,17 @@ def addresses(gm: GraphModule, units: Iterable[QuantUnit], config: QConfigMappin
         units: As planned for it.
         config: The configuration that they were planned by.
     """
-    nodes, names, decisions = nodes_by_name(gm), names_of_calls(gm), decide(gm, config)
+    nodes, names, rules = nodes_by_name(gm), names_of_calls(gm), rules_of_calls(gm, config)
     calls = Counter(path for node, (path, *_) in names.items() if _is_called(node))
 
     def address(node: Node) -> Address:
         path, _, uses, weight = names[node]
-        ordered = decisions[node].kind == "module_name_object_type_order"
+        ordered = rules[node].kind == "module_name_object_type_order"
         if not ordered and _is_called(node) and calls[path] == 1:
             return Address(path, None)
         if not ordered and weight:
             return Address(weight, None)
-        used = [use for use in uses if use == decisions[node].key] or uses  # the rule that decides now, if any
+        used = [use for use in uses if use == rules[node].key] or uses  # the rule that decides now, if any
         caller, kind, index = used[0]
         return Address(caller, (kind, index))
 

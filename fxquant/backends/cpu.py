@@ -121,6 +121,8 @@ RULES = (
     LoweringRule(("dropout", "identity", "contiguous", "same", "rescale"), Lower.ELIDE, byte_activation),
 )  # fmt: skip
 
+# Smaller layers that stand alone between floats stay float. Multiply-accumulates of a linear layer on one row; for each
+# value of a linear layer, and of a convolution; and from how many values on the limits for each value apply.
 BREAK_EVEN = BreakEven(of_one_row=3 << 15, of_linear=2.0, of_convolution=13.0, values=1 << 14)
 """Measured on one thread by ``benchmarks/int8_units.py --layers``: a call takes 15 µs where a float layer takes 6."""
 

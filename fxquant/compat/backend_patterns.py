@@ -12,18 +12,18 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.operators.spelling import spellings
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.observers.scheme import make_scheme
-from fxquant.passes.qconfig_rules import decide
+from fxquant.passes.qconfig_rules import rules_of_calls
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 
 
 def allowed_by(gm: GraphModule, plan: QuantPlan, config: QConfigMapping, backend: Any) -> QuantPlan:
     """Return the plan without the units that a ``BackendConfig`` does not allow."""
-    nodes, decisions = nodes_by_name(gm), decide(gm, config)
+    nodes, rules = nodes_by_name(gm), rules_of_calls(gm, config)
     refused = []
     for unit in plan.units:
         members = [nodes[name] for name in unit.nodes]
-        qconfig = next((decisions[n].qconfig for n in members if n in decisions and decisions[n].qconfig), None)
+        qconfig = next((rules[n].qconfig for n in members if n in rules and rules[n].qconfig), None)
         reason = _forbidden(members, unit, qconfig, backend)
         if reason:
             refused.append(Refusal(unit.root, unit.pattern, reason, excused=True))

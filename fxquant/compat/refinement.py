@@ -9,7 +9,7 @@ from typing import Any
 from fxquant.compat.configuration import KINDS, mapping_of
 from fxquant.compat.qconfig import qconfig_equals
 from fxquant.graph.query import nodes_by_name
-from fxquant.passes.qconfig_rules import decide
+from fxquant.passes.qconfig_rules import rules_of_calls
 from fxquant.plan.quant_plan import Refusal
 from fxquant.quantizer.quantizer import Quantizer
 
@@ -24,11 +24,11 @@ def without_units_left_in_float(
     """
     _check_same(prepared, asked)
     nodes = nodes_by_name(quantizer.graph_module)
-    decisions = decide(quantizer.graph_module, mapping_of(asked))
+    rules = rules_of_calls(quantizer.graph_module, mapping_of(asked))
     refused = [
         Refusal(unit.root, unit.pattern, "convert_fx was told to leave it in float", excused=True)
         for unit in quantizer.plan.units
-        if all(decisions[nodes[name]].qconfig is None for name in unit.nodes if nodes[name] in decisions)
+        if all(rules[nodes[name]].qconfig is None for name in unit.nodes if nodes[name] in rules)
     ]
     made = copy.copy(quantizer)
     made.plan = quantizer.plan.with_observations({}, refused)

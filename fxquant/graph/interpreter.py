@@ -1,4 +1,4 @@
-"""Runs a graph on inputs, node by node: each run of a graph in this package is a `BoundInterpreter`."""
+"""Runs a graph on inputs, node by node, with errors that name the node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from fxquant.graph.failures import does_not_run
 class BoundInterpreter(Interpreter):
     """Runs a graph on inputs that ``graph.inputs.bind`` gave, ``*args`` and ``**kwargs`` among them: ``run()``.
 
-    Every run of a graph in this package is one of these. A subclass computes values in another way by ``compute``, or
-    by the methods of ``torch.fx.Interpreter`` for each kind of node.
+    Calibration and measurements subclass it: they compute values in another way by ``compute``, or by the methods of
+    ``torch.fx.Interpreter`` for each kind of node. ``runtime/compiling.py`` has a walk of its own, and converted models
+    run generated code.
 
     Raises:
         InputError: a node fails; the message names it, and says what it was given.

@@ -1,4 +1,4 @@
-"""Has the modules of a model pack what they compute with: graph modules do so when their state is new."""
+"""Packs the int8 modules of a model: in ``convert``, and after a graph module was loaded, moved or copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from fxquant.kernels.conv.packing import deduplicating_weights
 
 
 class PackingModule(nn.Module):
-    """Base of ``QuantizedModule``: computes with what it packed from its state, not with the state itself."""
+    """Base of ``QuantizedModule``: computes with what it packed from its state, not with the state itself.
+
+    It stands here so that graph modules can pack without importing ``fxquant.nn``.
+    """
 
     _packed: Any
     """None: nothing is packed."""

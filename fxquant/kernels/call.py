@@ -51,7 +51,7 @@ class Call(Generic[Result]):
     """Name of the operator, as errors spell it: ``fxquant::add``."""
     results: ClassVar[str] = "Tensor"
     """The results in torch's schema language."""
-    recorded: ClassVar[bool] = False
+    recordable: ClassVar[bool] = False
     """True if the C++ binding only checks shapes and launches a loop: then a program can record the call."""
     composed: ClassVar[bool] = False
     """True if ``reference`` calls other operators and is the kernel of every device: then nothing of it is native."""
@@ -70,7 +70,7 @@ class Call(Generic[Result]):
 class OperatorCall(Call[Tensor]):
     """A call that gives one tensor, and that a program can record."""
 
-    recorded: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
 
 CALLS: dict[str, type[Call[Any]]] = {}

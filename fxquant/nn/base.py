@@ -43,8 +43,8 @@ class QuantizedModule(PackingModule):
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
     tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
     :meth:`pack` when a model is converted, and kept in ``_packed``. Loading a state dict, moving to a device, copying
-    and unpickling drop it. A whole model then packs all its modules at once, a module by itself at its next call.
-    Writing into a buffer by hand does not drop it; call :meth:`invalidate` then.
+    and unpickling drop it. Done to a whole model, its modules are packed again at once; done to a single module, at its
+    next call. Writing into a buffer by hand does not drop it; call :meth:`invalidate` then.
 
     A subclass adds its qparams in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
 
@@ -312,7 +312,7 @@ class SameDtypeModule(QuantizedModule):
         return scale, zero_point + (HALF if self.y_dtype == torch.uint8 else -HALF)
 
 
-def byte_qparams(role: str, qparams: QParams) -> QParams:
+def byte_qparams(what: str, qparams: QParams) -> QParams:
     """Return the qparams of an activation, if int8 operators can take them.
 
     Raises:
@@ -321,7 +321,7 @@ def byte_qparams(role: str, qparams: QParams) -> QParams:
     scheme = qparams.scheme
     if scheme.bits > 8 or scheme.axis is not None or scheme.float_qparams:
         raise LoweringError(
-            f"int8 operators cannot take the qparams of {role}",
+            f"int8 operators cannot take the qparams of {what}",
             got=str(scheme),
             expected="at most 8 bits, one scale and zero point for the whole tensor",
         )

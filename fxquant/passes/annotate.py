@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from fxquant.backends.base import Backend
 from fxquant.graph.query import is_one_tensor, is_shape_query, tensors_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_model_output
+from fxquant.passes.qconfig_rules import Rules, qconfig_of, rounds_model_output, rules_of_calls
 from fxquant.passes.refusals import only_groups_values, refuse_match, refuse_unmatched
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
 from fxquant.passes.unit_choice import UnitChoice
@@ -35,7 +35,7 @@ CALLS = ("call_module", "call_function", "call_method")
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     # Find the rule of the configuration for each call, and the patterns that may end in each node.
-    decisions = decide(gm, ctx.config)
+    rules = rules_of_calls(gm, ctx.config)
     index = PatternIndex(ctx.patterns)
     taken: set[Node] = set()
     matches: list[Match] = []
@@ -45,7 +45,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
-        match, refusal = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
+        match, refusal = _best_match(node, index.ending_in(node), taken, ctx.backend, rules)
         if match is not None:
             taken.update(match.nodes)
             matches.append(match)
@@ -65,8 +65,8 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     choice = UnitChoice(
         matches,
         ctx.backend,
-        rounds_model_output=rounds_model_output(gm, ctx, decisions),
-        asked_for=lambda match: decisions[match.configured_node].kind != "global",
+        rounds_model_output=rounds_model_output(gm, ctx, rules),
+        asked_for=lambda match: rules[match.configured_node].kind != "global",
     )
     in_float = choice.left_in_float()
     refusals += [Refusal(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
@@ -75,17 +75,17 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    for match in map(choice.without_float_inputs, matches):
+    for match in map(choice.without_float_inputs, matches):  # a bounded function of a float value takes that value
         if match.nodes[-1] not in in_float:
-            unit, built = unit_of(match, decisions, choice.is_float_output(match))
+            unit, built = unit_of(match, rules, choice.gives_float_result(match))
             units.append(unit)
             policies.update(built)
             for name in match.inputs:
-                readers.setdefault(match.captures[name], []).append(qconfig_of(match, decisions).activation)
+                readers.setdefault(match.captures[name], []).append(qconfig_of(match, rules).activation)
 
     # Observe each value that no unit makes, as the units that read it ask for.
     for node, wanted in readers.items():
-        policies.setdefault(TensorRef(node.name), observed_policy(input_observer(node, wanted, decisions, ctx)))
+        policies.setdefault(TensorRef(node.name), observed_policy(input_observer(node, wanted, rules, ctx)))
     ctx.plan = replace(ctx.plan, units=tuple(reversed(units)), policies=policies, refusals=tuple(reversed(refusals)))
     return gm
 
@@ -119,7 +119,7 @@ def _has_external_item(match: Match, roots: Collection[Node]) -> bool:
 
 
 def _best_match(
-    node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Rules
+    node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, rules: Rules
 ) -> tuple[Match | None, Refusal | None]:
     """Return the match of the first pattern that fits and is not refused, or the refusal that the node gets."""
     near: Mismatch | None = None
@@ -129,9 +129,9 @@ def _best_match(
         if isinstance(match, Mismatch):
             near = match if near is None or match.matched > near.matched else near
             continue
-        if not taken.isdisjoint(match.nodes) or not _suits_qconfig(match, decisions):
+        if not taken.isdisjoint(match.nodes) or not _suits_qconfig(match, rules):
             continue
-        refusal = refuse_match(match, backend, decisions)
+        refusal = refuse_match(match, backend, rules)
         if refusal is None:
             logger.debug("%s: %s", node.name, pattern.name)
             return match, None
@@ -143,15 +143,15 @@ def _best_match(
         logger.debug("%s: no pattern ends in this operator", node.name)
     if not any(info.dtype.is_floating_point for info in tensors_of(node)) or only_groups_values(node):
         return None, None  # sizes, masks: nothing that could be quantized
-    return None, refusal or refuse_unmatched(node, decisions[node])
+    return None, refusal or refuse_unmatched(node, rules[node])
 
 
-def _suits_qconfig(match: Match, decisions: Rules) -> bool:
+def _suits_qconfig(match: Match, rules: Rules) -> bool:
     """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations.
 
     Those with a range for each token need a QConfig that says so.
     """
-    pattern, qconfig = match.pattern, decisions[match.configured_node].qconfig
+    pattern, qconfig = match.pattern, rules[match.configured_node].qconfig
     if qconfig is None:
         return True
     if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:

@@ -99,7 +99,7 @@ def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantU
     """The calls whose weight is quantized, each with its unit."""
     nodes = nodes_by_name(gm)
     return [
-        (nodes[unit.captures[ctx.pattern_of(unit).weight or ""]], unit)
+        (nodes[unit.captures[ctx.pattern_of(unit).weight_capture or ""]], unit)
         for unit in ctx.plan.units
         if "weight" in unit.roles
     ]

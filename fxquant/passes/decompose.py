@@ -13,7 +13,7 @@ from fxquant.graph.decompositions.composites import COMPOSITES
 from fxquant.graph.edit import Emitter, keep_children_only, replace_node, substitute
 from fxquant.graph.query import DECOMPOSED_FROM, REASON, canonical_type, module_of, module_path, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.qconfig_rules import decide, own_targets, quantizes_part
+from fxquant.passes.qconfig_rules import own_targets, quantizes_part, rules_of_calls
 from fxquant.plan.qconfig import Rule
 
 
@@ -27,15 +27,15 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """
     if not ctx.has_example:
         return gm  # the parts depend on shapes
-    decisions = decide(gm, ctx.config)
+    rules = rules_of_calls(gm, ctx.config)
     multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
     for node in multihead:
-        _take_multihead_apart(gm, node, decisions[node], ctx)
+        _take_multihead_apart(gm, node, rules[node], ctx)
     for path in dict.fromkeys(str(node.target) for node in multihead if not ctx.trains):
         keep_children_only(gm, path)
-    decisions = decide(gm, ctx.config)
+    rules = rules_of_calls(gm, ctx.config)
     for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
-        path, rule = node.meta.get(DECOMPOSED_FROM) or (module_path(node)[0], decisions[node])
+        path, rule = node.meta.get(DECOMPOSED_FROM) or (module_path(node)[0], rules[node])
         if reason_of(node) is None and quantizes_part(torch.matmul, path, (path, rule), ctx):
             _take_product_apart(gm, node, (path, rule))
     return gm
@@ -88,12 +88,12 @@ def decompose_composites(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """
     if not ctx.has_example:
         return gm
-    theirs, decisions, constants = own_targets(ctx), decide(gm, ctx.config), Constants(gm)
+    theirs, rules, constants = own_targets(ctx), rules_of_calls(gm, ctx.config), Constants(gm)
     for node in list(gm.graph.nodes):
         composite = COMPOSITES.get(node.target) if node.op == "call_function" else None
         if composite is None or node.target in theirs or reason_of(node) or not _is_known(node):
             continue
-        whole = (module_path(node)[0], decisions[node])
+        whole = (module_path(node)[0], rules[node])
         if not any(quantizes_part(part, whole[0], whole, ctx) for part in composite.parts):
             continue
         if constants.holds(node):

@@ -14,7 +14,7 @@ from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext
 from fxquant.passes.boundary_names import given_as_integers
 from fxquant.passes.elements import readers_of
-from fxquant.passes.qconfig_rules import decide
+from fxquant.passes.qconfig_rules import rules_of_calls
 from fxquant.patterns.pattern import Bounded, Output
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
@@ -82,7 +82,7 @@ class _Decision:
         self._ctx = ctx
         self._gone = gone
         self._unit_of = ctx.plan.unit_of()
-        self._decisions = decide(gm, ctx.config)
+        self._decisions = rules_of_calls(gm, ctx.config)
         self._as_integers = given_as_integers(gm, ctx.integer_outputs)
         self.in_float: dict[str, Refusal] = {}
         """By the roots of their units."""

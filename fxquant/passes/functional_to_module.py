@@ -34,7 +34,7 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.qconfig_rules import decide, own_targets
+from fxquant.passes.qconfig_rules import own_targets, rules_of_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +182,10 @@ def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
     found = list(affines(gm, own_targets(ctx)))
     if not found:
         return gm
-    decisions, constants, aside = decide(gm, ctx.config), Constants(gm), Aside()
+    rules, constants, aside = rules_of_calls(gm, ctx.config), Constants(gm), Aside()
     read = _attributes(gm)
     for each in found:
-        if any(decisions[step.node].qconfig is None for step in each.steps):
+        if any(rules[step.node].qconfig is None for step in each.steps):
             continue
         tensors = tensors_of_affine(each, constants)
         if tensors is None:

@@ -1,4 +1,7 @@
-"""The orders in which passes run. Each pass lists in ``after`` the passes without which it would be wrong unnoticed."""
+"""The orders in which passes run.
+
+``after`` of a pass names those that must run first, where nothing else would notice a wrong order.
+"""
 
 from __future__ import annotations
 

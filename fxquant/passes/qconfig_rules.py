@@ -20,32 +20,35 @@ CALLS = ("call_module", "call_function", "call_method")
 
 
 class Names(NamedTuple):
-    """The names by which a rule may refer to a call, as ``QConfigMapping.resolve`` takes them."""
+    """The names by which a rule may refer to a call, in the order in which ``QConfigMapping.resolve`` takes them."""
 
     path: str
+    """Path of the module that is called, or, for a function, of the module whose code calls it."""
     object_types: tuple[ObjectType, ...]
-    """Of the operator, then of the modules that hold it."""
+    """Types of the operator, the most exact first, then those of the modules that hold it."""
     occurrences: tuple[tuple[str, ObjectType, int], ...]
-    weight: str
+    """For each type: path of the module whose code calls it, the type, and how many calls of that type came before."""
+    weight_path: str
+    """Path of the parameter that a function takes as its weight; empty for all else."""
 
 
 Rules = Mapping[Node, Rule]
 """Call of a graph -> the rule that decides for it."""
 
 
-def decide(gm: GraphModule, config: QConfigMapping) -> Rules:
+def rules_of_calls(gm: GraphModule, config: QConfigMapping) -> Rules:
     """Return the rule that decides for each call of the graph."""
-    return {node: _decision(node, names, config) for node, names in names_of_calls(gm).items()}
+    return {node: _rule_of_call(node, names, config) for node, names in names_of_calls(gm).items()}
 
 
-def _decision(node: Node, names: Names, config: QConfigMapping) -> Rule:
+def _rule_of_call(node: Node, names: Names, config: QConfigMapping) -> Rule:
     if DECOMPOSED_FROM not in node.meta:
         return config.resolve(*names)
     path, rule = node.meta[DECOMPOSED_FROM]
-    return decide_part(config, names, path, rule)
+    return rule_of_part(config, names, path, rule)
 
 
-def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Rule:
+def rule_of_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Rule:
     """Return the rule that decides for a part of an operator that was taken apart.
 
     ``rule``, which decided for the operator at the path ``whole``, holds for its parts as well, unless it is the global
@@ -63,7 +66,7 @@ def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassCon
         and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
         for pattern in ctx.patterns
     )
-    return known and decide_part(ctx.config, Names(path, spellings_of(target), (), ""), *whole).qconfig is not None
+    return known and rule_of_part(ctx.config, Names(path, spellings_of(target), (), ""), *whole).qconfig is not None
 
 
 def own_targets(ctx: PassContext) -> set[Any]:
@@ -77,7 +80,7 @@ def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, .
     modules = dict(gm.named_modules())
     types = {object_type for names in calls for object_type in names.object_types}
     return config.unused_rules(
-        {*modules, *(names.weight for names in calls)},
+        {*modules, *(names.weight_path for names in calls)},
         types | {type(module) for module in modules.values()},
         [occurrence for names in calls for occurrence in names.occurrences],
     )
@@ -93,8 +96,8 @@ def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
         path, own_type = module_path(node)
         types = _types_of(node, own_type)
         caller = path.rpartition(".")[0] if own_type is not None else path
-        uses = tuple((caller, object_type, seen[caller, object_type]) for object_type in types)
-        named[node] = Names(path, (*types, *_types_around(node)), uses, str(node.meta.get(WEIGHT, "")))
+        occurrences = tuple((caller, object_type, seen[caller, object_type]) for object_type in types)
+        named[node] = Names(path, (*types, *_types_around(node)), occurrences, str(node.meta.get(WEIGHT, "")))
         seen.update((caller, object_type) for object_type in types)
     return named
 
@@ -115,14 +118,14 @@ def _types_around(node: Node) -> tuple[ObjectType, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def qconfig_of(match: Match, decisions: Rules) -> QConfig:
+def qconfig_of(match: Match, rules: Rules) -> QConfig:
     """Return the QConfig of a match that was not refused."""
-    qconfig = decisions[match.configured_node].qconfig
+    qconfig = rules[match.configured_node].qconfig
     assert qconfig is not None  # refuse_match saw to it
     return qconfig
 
 
-def rounds_model_output(gm: GraphModule, ctx: PassContext, decisions: Rules) -> Callable[[Match], bool]:
+def rounds_model_output(gm: GraphModule, ctx: PassContext, rules: Rules) -> Callable[[Match], bool]:
     """Return what tells whether a match is rounded where the model returns it: observed, or given as integers."""
     as_integers = given_as_integers(gm, ctx.integer_outputs)
-    return lambda match: match.nodes[-1].name in as_integers or qconfig_of(match, decisions).output is not None
+    return lambda match: match.nodes[-1].name in as_integers or qconfig_of(match, rules).output is not None

@@ -74,13 +74,13 @@ def refuse_unmatched(node: Node, rule: Rule) -> Refusal:
     return refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
 
 
-def refuse_match(match: Match, backend: Backend, decisions: Rules) -> Refusal | None:
+def refuse_match(match: Match, backend: Backend, rules: Rules) -> Refusal | None:
     """Say why a match cannot become a unit; None if it can."""
     refusal = partial(Refusal, match.nodes[-1].name, match.pattern.name)
     for node in match.nodes:
         if reason := reason_of(node):
             return refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
-    in_float = [decisions[node] for node in match.nodes if decisions[node].qconfig is None]
+    in_float = [rules[node] for node in match.nodes if rules[node].qconfig is None]
     if in_float:
         return refusal(left_in_float(in_float[-1]), excused=True)
     or_tuple = match.pattern.output is Output.PICKED
@@ -91,7 +91,7 @@ def refuse_match(match: Match, backend: Backend, decisions: Rules) -> Refusal | 
         return refusal(f"its output {reason}")
     if match.pattern.handler is not None:
         return None
-    qconfig = decisions[match.configured_node].qconfig
+    qconfig = rules[match.configured_node].qconfig
     assert qconfig is not None  # checked above
     uses_qparams = bool(match.inputs) or match.pattern.output is not Output.FLOAT
     uses_qparams = uses_qparams or (match.pattern.rounds_inside and not match.pattern.dynamic)
@@ -105,7 +105,7 @@ def refuse_match(match: Match, backend: Backend, decisions: Rules) -> Refusal | 
         return refusal(MEASURED_AT_RUN_TIME, excused=not match.pattern.weight_capture)
     if match.pattern.check and (rejected := match.pattern.check(match.captures)):
         return refusal(rejected.reason)
-    if match.pattern.rounds_inside and uses_qparams and decisions[match.configured_node].kind == "global":
+    if match.pattern.rounds_inside and uses_qparams and rules[match.configured_node].kind == "global":
         return refusal(BY_NAME_ALONE)
     rule = backend.rule_for(match.pattern)
     if rule is None:

@@ -20,14 +20,14 @@ from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParamsPolicy, SharedWith, TensorRef
 
 
-def unit_of(match: Match, decisions: Rules, is_float_output: bool) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
+def unit_of(match: Match, rules: Rules, gives_float_result: bool) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
     """Build the unit of a match, and the policies of what is measured for it: its weight, its ``y``, its ``mean``.
 
-    ``is_float_output`` tells that the unit gives float values: its result has no qparams.
+    ``gives_float_result`` tells that the unit gives float values: its result has no qparams.
     """
     pattern, root = match.pattern, match.nodes[-1]
-    qconfig = qconfig_of(match, decisions)
-    # Inputs. The unit that makes a value sets its policy; annotate does for the rest.
+    qconfig = qconfig_of(match, rules)
+    # Inputs. The unit that makes a value sets its policy; annotate sets that of values that no unit makes.
     roles = {name: TensorRef(match.captures[name].name) for name in match.inputs}
     policies: dict[TensorRef, QParamsPolicy] = {}
     for name in pattern.dynamic:
@@ -37,7 +37,7 @@ def unit_of(match: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
         roles["x"] = TensorRef(root.name)
         policies[roles["x"]] = observed_policy(qconfig.activation)
     # The output: its range is measured, known beforehand, or that of the input.
-    if not is_float_output:
+    if not gives_float_result:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
         pass
@@ -68,7 +68,10 @@ def unit_of(match: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
 
 
 def _means_of_input(match: Match) -> Means | None:
-    """Return the policy that measures the input's channel means; None if the input stays float, or no bias is taken."""
+    """Return the policy that measures the means of the input's channels.
+
+    None if the input stays float, or the layer's class has no bias.
+    """
     node = match.configured_node
     layer = called_module(node)
     value = node.args[0]
@@ -98,15 +101,13 @@ def _dynamic_policy(qconfig: QConfig) -> Dynamic:
     return Dynamic(qconfig.activation_scheme, eps, "token" if qconfig.is_per_token else "tensor")
 
 
-def input_observer(
-    node: Node, wanted: list[Callable[[], Any]], decisions: Rules, ctx: PassContext
-) -> Callable[[], Any]:
+def input_observer(node: Node, wanted: list[Callable[[], Any]], rules: Rules, ctx: PassContext) -> Callable[[], Any]:
     """Return the observer of a value that no unit computes: its readers' if they agree, else that of its own rule."""
     if ctx.input_observer is not None:
         return ctx.input_observer
     if all(observer == wanted[0] for observer in wanted):
         return wanted[0]
-    own = decisions[node].qconfig if node in decisions else ctx.config.global_qconfig
+    own = rules[node].qconfig if node in rules else ctx.config.global_qconfig
     return wanted[-1] if own is None or own.activation_scheme is None else own.activation
 
 

@@ -67,21 +67,21 @@ class UnitChoice:
         self._match_of = {node: match for match in matches for node in match.nodes}
         self._quantized: set[Node] = set()  # roots
         self._in_parts: dict[Node, str] = {}  # root -> reason
-        not_only_moved = self._with_values_not_only_moved()
+        computed_by_units = self._computed_by_units()
         self._bounded_reading_floats = {
             match.nodes[-1]
             for match in matches
-            if self._may_read_floats(match) and self._source(match) not in not_only_moved
+            if self._may_read_floats(match) and self._source(match) not in computed_by_units
         }
         """Roots of bounded functions that take float values, since no unit computes their input."""
         self._slower: dict[Node, str] = {}  # root -> reason
-        self._choose(not_only_moved)
+        self._choose(computed_by_units)
         if backend.break_even is not None:
             lone = (match for match in matches if self._stands_alone(match) and not asked_for(match))
             slower = slower_alone(lone, backend.break_even)
             if any(_is_layer(match) and match.nodes[-1] not in slower for match in matches):
                 self._slower = slower
-                self._choose(not_only_moved)
+                self._choose(computed_by_units)
 
     def left_in_float(self) -> dict[Node, tuple[str, str]]:
         """Nodes that should not become units -> name of the pattern, and why not.
@@ -103,7 +103,7 @@ class UnitChoice:
         from_unit = source is not None and source.nodes[-1] in self._quantized and source.pattern.can_give_integers
         return match if from_unit else replace(match, inputs=())
 
-    def is_float_output(self, match: Match) -> bool:
+    def gives_float_result(self, match: Match) -> bool:
         """Tell whether only float operators read the result, which the back end can make of its accumulators."""
         if not match.pattern.can_give_integers:
             return True
@@ -114,23 +114,26 @@ class UnitChoice:
         rounded = self._rounds_model_output(match)
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
-    def _choose(self, not_only_moved: set[Node]) -> None:
+    def _choose(self, computed_by_units: set[Node]) -> None:
         self._in_parts, self._quantized = {}, set()
-        while in_parts := self._keep_what_is_worth_it(not_only_moved):  # what reads these may have no reason any more
+        while in_parts := self._make_units(computed_by_units):  # what reads these may have no reason any more
             self._in_parts |= in_parts
             self._quantized.clear()
 
-    def _keep_what_is_worth_it(self, not_only_moved: set[Node]) -> dict[Node, str]:
-        """Return the answer: roots of matches that should rather stay float, since they are read in parts, and why."""
+    def _make_units(self, computed_by_units: set[Node]) -> dict[Node, str]:
+        """Make units of the matches that are worth it.
+
+        Return those that should stay float after all, since they are read in parts: root -> reason.
+        """
         elements, in_parts = ElementsRead(self._match_of, self._takes_integers_of), dict[Node, str]()
         for match in self._matches:  # readers come before what they read
             root = match.nodes[-1]
-            if root in self._in_parts or root in self._slower or not self._is_worth_it(match, not_only_moved):
+            if root in self._in_parts or root in self._slower or not self._is_worth_it(match, computed_by_units):
                 continue
             if match.inputs and match.pattern.name in AS_FAST_IN_FLOAT and elements.some_only_as_floats(root):
                 in_parts |= {root: IN_PARTS, **self._parts(root, elements)}
             else:
-                self._keep(match)
+                self._add_unit(match)
         return in_parts
 
     def _parts(self, node: Node, elements: ElementsRead) -> dict[Node, str]:
@@ -148,7 +151,7 @@ class UnitChoice:
         """Tell whether it reads float values, perhaps moved on the way, and gives float values."""
         return (
             _is_layer(match)
-            and self.is_float_output(match)
+            and self.gives_float_result(match)
             and not any(self._is_computed_in_integers(match.captures[name]) for name in match.inputs)
         )
 
@@ -159,18 +162,18 @@ class UnitChoice:
         only_moves = _keeps_values(match) and len(match.inputs) == 1
         return not only_moves or self._is_computed_in_integers(match.captures[match.inputs[0]])
 
-    def _with_values_not_only_moved(self) -> set[Node]:
-        """Return the roots of matches whose value is computed by a unit, however often it was moved since."""
-        not_only_moved: set[Node] = set()
+    def _computed_by_units(self) -> set[Node]:
+        """Return the roots of matches whose values a unit computes, even where they were moved or clamped since."""
+        computed_by_units: set[Node] = set()
         for match in reversed(self._matches):
             sources = [self._match_of.get(match.captures[name]) for name in match.inputs[:1]]
             if _keeps_values(match):
-                holds = any(source and source.nodes[-1] in not_only_moved for source in sources)
+                holds = any(source and source.nodes[-1] in computed_by_units for source in sources)
             else:
                 holds = match.pattern.can_give_integers
             if holds:
-                not_only_moved.add(match.nodes[-1])
-        return not_only_moved
+                computed_by_units.add(match.nodes[-1])
+        return computed_by_units
 
     def _may_read_floats(self, match: Match) -> bool:
         """Tell whether it is a bounded function that the back end has a module for that takes float values."""
@@ -184,13 +187,13 @@ class UnitChoice:
         source = self._match_of.get(match.captures[match.inputs[0]])
         return None if source is None else source.nodes[-1]
 
-    def _is_worth_it(self, match: Match, not_only_moved: set[Node]) -> bool:
+    def _is_worth_it(self, match: Match, computed_by_units: set[Node]) -> bool:
         if match.pattern.multiplies or match.pattern.handler is not None:
             return True
         root = match.nodes[-1]
         if not match.inputs:  # the float result is there, and better
             return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
-        returned = root in not_only_moved and self._rounds_model_output(match)
+        returned = root in computed_by_units and self._rounds_model_output(match)
         return any(returned if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
 
     def _takes_integers(self, reader: Node) -> bool:
@@ -205,7 +208,7 @@ class UnitChoice:
             self._rounds_model_output(self._match_of[node]) if reader.op == "output" else self._takes_integers(reader)
         )
 
-    def _keep(self, match: Match) -> None:
+    def _add_unit(self, match: Match) -> None:
         """Make a match a unit.
 
         A tuple of quantized tensors cannot be dequantized as one, so all matches that read it become units, too.
@@ -215,7 +218,7 @@ class UnitChoice:
         if not is_one_tensor(root) and match.pattern.can_give_integers:
             for reader in root.users:
                 if reader in self._match_of and not self._takes_integers(reader):
-                    self._keep(self._match_of[reader])
+                    self._add_unit(self._match_of[reader])
 
     def _reason(self, root: Node) -> str:
         readers = readers_of(root)

@@ -192,7 +192,7 @@ class Pattern:
     inputs: tuple[str, ...] = ("x",)
     """Captures that must be quantized, in the order in which the lowered operator takes them."""
     weight: str | None = None
-    """Capture of the module whose ``weight`` is quantized."""
+    """Capture of the module whose ``weight`` is quantized. Code reads it as ``weight_capture``."""
     weight_axis: int = 0
     """Dimension of that weight that counts the output channels."""
     arithmetic: bool = False
@@ -214,8 +214,8 @@ class Pattern:
     """True: for configurations that quantize the weight and leave activations in float."""
 
     rounds_inside: bool = False
-    """True: the layer rounds its input ``x`` itself, and values that no other operator sees in the same way. Where it
-    is not ``dynamic``, they have one range, under the name of its node."""
+    """True: a recurrent layer, which rounds its input ``x`` and the values between its steps itself. Where it is not
+    ``dynamic``, these have one range, under the name of its node."""
 
     @property
     def weight_capture(self) -> str | None:

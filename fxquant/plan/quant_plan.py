@@ -26,8 +26,8 @@ class QuantUnit:
     """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, ``"y"`` for the output, and
     ``"mean"`` for the means of the input's channels, where the bias is corrected with them.
 
-    A unit that gives float values has no ``"y"``. Beside its ``inputs`` a dynamic unit names what each call quantizes,
-    and a recurrent one with a static range its ``"x"``.
+    A unit that gives float values has no ``"y"``. A dynamic unit has a role for each value that a call quantizes by
+    its own range; ``inputs`` does not name these. A recurrent layer with a static range has the role ``"x"``.
     """
 
     @property

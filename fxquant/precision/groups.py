@@ -115,7 +115,7 @@ def _shared(gm: GraphModule, units: Iterable[QuantUnit], ctx: PassContext) -> It
 
 def _parameter(unit: QuantUnit, nodes: Mapping[str, Node], ctx: PassContext) -> object:
     """Return the parameter that a unit multiplies with: layers that share it have the same object."""
-    layer = called_module(nodes[unit.captures[ctx.pattern_of(unit).weight or ""]])
+    layer = called_module(nodes[unit.captures[ctx.pattern_of(unit).weight_capture or ""]])
     return getattr(layer, "weight", layer)
 
 
@@ -124,7 +124,7 @@ def _work(unit: QuantUnit, nodes: Mapping[str, Node], ctx: PassContext, counted:
     weights = 0
     if "weight" in unit.roles and (parameter := id(_parameter(unit, nodes, ctx))) not in counted:
         counted.add(parameter)
-        weights = weight_of(called_module(nodes[unit.captures[ctx.pattern_of(unit).weight or ""]])).numel()
+        weights = weight_of(called_module(nodes[unit.captures[ctx.pattern_of(unit).weight_capture or ""]])).numel()
     info = value_of(nodes[unit.root])
     stored = "y" in unit.roles and not keeps_values(unit, ctx.plan) and info is not None and info.has_shape
     return UnitWork(

@@ -18,7 +18,7 @@ from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
 from fxquant.precision.configurations import Configurations
 from fxquant.precision.policies import policies_of, refused_scheme
-from fxquant.quantizer.attach_observers import attach_statistics
+from fxquant.quantizer.attach_observers import attach_observers_and_statistics
 from fxquant.quantizer.convert import convert_by
 from fxquant.quantizer.final_plan import final_plan
 from fxquant.quantizer.quantizer import Quantizer
@@ -79,7 +79,7 @@ class Simulations:
         observing.__dict__.pop("run_state", None)
         observing.plan = replace(self._prepared.plan, policies={**self._prepared.plan.policies, **others})
         observing.warned = set()
-        attach_statistics(observing)
+        attach_observers_and_statistics(observing)
         for index, (args, kwargs) in enumerate(self._data):
             with error_context(f"batch {index}"):
                 observing.observe(*args, **kwargs)

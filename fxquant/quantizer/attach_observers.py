@@ -22,11 +22,11 @@ from fxquant.quantizer.run_passes import pass_context
 
 def attach_observers(prepared: PreparedModel) -> None:
     """Make all that measures the values of a plan. It stands beside the graph, not in it."""
-    attach_statistics(prepared)
+    attach_observers_and_statistics(prepared)
     prepared.weight_layers = planned_weight_layers(prepared)
 
 
-def attach_statistics(prepared: PreparedModel) -> None:
+def attach_observers_and_statistics(prepared: PreparedModel) -> None:
     """Make ``observers`` and ``calibration_statistics``, and leave ``weight_layers`` as they are.
 
     ``make_observers`` makes one for each activation and mean that the plan measures. Weights have none here: a pass of

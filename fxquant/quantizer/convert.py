@@ -77,7 +77,8 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     pack_like(converted, prepared.graph_module)
     found = coverage(prepared.graph_module, plan)
     set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)
-    # Kept for load_state_dict, which names the joins that one of two models left in float: so those of prepare's plan.
+    # load_state_dict says which joins only one of two models quantizes. For that it needs all joins, also those that
+    # calibration left in float, so those of prepare's plan.
     joins_before_calibration = replace(run.context, plan=prepared.plan).joins()
     set_metadata(converted, joins={unit.root: unit.pattern for unit in joins_before_calibration})
     attach_engine(converted, engine, to)

@@ -51,7 +51,7 @@ class PreparedModel:
     * ``graph_module`` is a copy: nothing here is shared with the user's model.
     * ``plan`` names nodes of ``graph_module``, and is replaced, never changed.
     * ``observers`` holds one module for each measured value of the plan, under the value's name.
-    * ``convert`` changes nothing of this but what it has warned of: ``warned``, and the model in ``weight_checksums``.
+    * ``convert`` changes nothing of this but the notes of what was warned of (``warned``, and in ``weight_checksums``).
     """
 
     trains: ClassVar[bool] = False

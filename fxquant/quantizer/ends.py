@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from fxquant.analysis.overrides import addresses
 from fxquant.graph.query import nodes_by_name
 from fxquant.observers.low_bit import LowBitMapping
-from fxquant.passes.qconfig_rules import decide
+from fxquant.passes.qconfig_rules import rules_of_calls
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Observed
@@ -30,12 +30,12 @@ def with_ends(config: LowBitMapping, gm: GraphModule, plan: QuantPlan) -> QConfi
         return mapping
     first, last = multiplying[0], multiplying[-1]
     before_last = [unit for unit in _makers_of_input(last, plan) if unit not in (first, last)]
-    nodes, decisions = nodes_by_name(gm), decide(gm, config)
+    nodes, rules = nodes_by_name(gm), rules_of_calls(gm, config)
     by_root = addresses(gm, (first, last, *before_last), config)
     for unit in dict.fromkeys((first.root, last.root, *(each.root for each in before_last))):
         members = next(each.nodes for each in plan.units if each.root == unit)
         for name, address in zip(members, by_root[unit], strict=True):
-            rule = decisions[nodes[name]]
+            rule = rules[nodes[name]]
             if rule.kind != "global" or rule.qconfig is None:
                 continue  # the user has said more
             keeps_weight = unit not in (first.root, last.root)

@@ -18,7 +18,7 @@ from fxquant.patterns.registry import known_patterns
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
-from fxquant.quantizer.attach_observers import attach_no_statistics, attach_statistics
+from fxquant.quantizer.attach_observers import attach_no_statistics, attach_observers_and_statistics
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.quantizer import Quantizer
@@ -78,7 +78,7 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     if parts.trained is not None and not parts.state:
         attach_no_statistics(made)
         return made
-    attach_statistics(made)
+    attach_observers_and_statistics(made)
     measured = nn.Module()
     measured.observers, measured.statistics = made.observers, made.calibration_statistics
     measured.load_state_dict(parts.state)

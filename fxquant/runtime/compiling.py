@@ -1,4 +1,4 @@
-"""Makes a plan of a graph: runs it node by node, and records what can be recorded."""
+"""Makes an execution plan of a graph: runs it node by node, and records what can be recorded."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ from fxquant.runtime.recording import (
 def compile_graph(
     gm: GraphModule, inputs: Sequence[Any], *, fold_constants: bool = True
 ) -> tuple[ExecutionPlan | None, Any]:
-    """Make a plan for inputs of these shapes, and the result for these.
+    """Make an execution plan for inputs of these shapes, and the result for these.
 
-    * A node that only launches native loops, or looks at tensors in another way, becomes part of a program.
+    * A node that only launches native loops, takes views or asks for sizes becomes part of a program.
     * A node that depends on nothing but shapes and parameters is folded: its value is a constant of the plan.
     * What is left between programs stays Python.
 
-    Nodes of a program run twice: once on reordered copies of their inputs, to be recorded; once on the inputs, for the
-    result. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped with a
-    warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
+    Nodes of a program run twice: once to be recorded, on reordered copies of the program's inputs; once, when the
+    program ends, on the inputs themselves, for the result. The program has to give the bits of the latter, whatever lay
+    in its memory before; else it is dropped with a warning. So is one that fails while it is made or checked, whatever
+    fails, but for missing memory.
 
     Args:
         gm: On the CPU; every unit was run before.
@@ -120,7 +121,7 @@ class _Compiler:
             self._values[node] = value
             self._slot_of(node)
         for node in nodes:  # first, so that they interrupt nothing
-            if node.op == "get_attr" and not self._is_constant(node):
+            if node.op == "get_attr" and not self._fold(node):
                 self._by_python(node, "its value may be another one in the next call")
         for node in nodes:
             if node.op in ("call_module", "call_function", "call_method"):
@@ -162,7 +163,7 @@ class _Compiler:
     def _slot_of(self, node: Node) -> int:
         return self._slot.setdefault(node, len(self._slot))
 
-    def _is_constant(self, node: Node) -> bool:
+    def _fold(self, node: Node) -> bool:
         """Try to fold a node into a constant; False if it runs in each call."""
         if node.op == "get_attr":
             path, _, name = str(node.target).rpartition(".")
@@ -180,14 +181,17 @@ class _Compiler:
 
     def _place_node(self, node: Node) -> None:
         # A module is recorded or runs in Python: what it holds may change, so its result is never folded.
-        if node.op != "call_module" and (self._is_constant(node) or self._is_size_or_view(node)):
+        if node.op != "call_module" and (self._fold(node) or self._place_size_or_view(node)):
             return
         reason = self._by_program(node)
         if reason is not None:
             self._by_python(node, reason)
 
-    def _is_size_or_view(self, node: Node) -> bool:
-        """Try to run a node without computing: a number that follows from shapes is fixed, a view goes with Python."""
+    def _place_size_or_view(self, node: Node) -> bool:
+        """Try to run a node without computing.
+
+        A number that follows from shapes is fixed, a view joins a Python segment that is open.
+        """
         if any(used in self._varying for used in node.all_input_nodes):
             return False
         try:
@@ -223,7 +227,7 @@ class _Compiler:
                 self._open = None
             return str(error).partition("\n")[0] or type(error).__name__
         segment.values[node] = value
-        self._constants.note_read(node)
+        self._constants.note_read(node)  # a later write to a constant that was read makes the plan wrong
         segment.nodes.append(node)
         segment.ends.append(segment.recording.loops)
         if isinstance(module, QuantizedModule):
@@ -250,7 +254,7 @@ class _Compiler:
             self._close()
         if self._open is None:
             self._open = _Segment(None)
-        self._constants.note_read(node)
+        self._constants.note_read(node)  # a later write to a constant that was read makes the plan wrong
         value = self._call(node)
         self._values[node] = value
         self._reasons[node] = reason

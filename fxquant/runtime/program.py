@@ -143,7 +143,7 @@ class Program:
 
     @property
     def loops(self) -> int:
-        """The number of loops: a table in which the bytes of a convolution are looked up needs none of its own."""
+        """The number of loops. A lookup table that was fused into a convolution does not count."""
         return self._library.fxquant_program_loops(self._handle)
 
     @property

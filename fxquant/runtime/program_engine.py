@@ -52,7 +52,8 @@ class ProgramEngine:
     yet. A shape stands here for all that a plan depends on (``_key``): shapes, dtypes, strides, whether gradients are
     wanted, and numbers. The least recently used plans are dropped. Whatever changes a module (a state dict that is
     loaded, a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does:
-    for other devices, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a
+    for other devices, for arguments that are given by keyword, that are neither plain tensors nor numbers, or whose
+    default is neither, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a
     warning where one cannot be made.
 
     Copies and pickles of a model begin without plans.
@@ -89,7 +90,10 @@ class ProgramEngine:
 
     @staticmethod
     def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the ``forward`` of a model: it calls the engine that the model has then, or ``forward`` in a capture."""
+        """Make the ``forward`` of a model.
+
+        It looks the engine up in each call. Under ``torch.compile`` and ``torch.export`` it calls ``forward`` itself.
+        """
 
         @functools.wraps(forward)
         def run(gm: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
@@ -112,10 +116,12 @@ class ProgramEngine:
     def _first_calls(self, key: Hashable, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         defaults = tuple(default for node in placeholders[len(args) :] for default in node.args)
-        count, given = len(placeholders), (*args, *defaults)
+        given = (*args, *defaults)
         if library() is None:
             return forward(gm, *args)
-        known = count == len(given) and _key(defaults) is not None
+        # A plan needs a value for each placeholder: with *args it would be a tuple, which has no key.
+        variadic = any(str(node.target).startswith("*") for node in placeholders)
+        known = not variadic and len(placeholders) == len(given) and _key(defaults) is not None
         if key not in self._seen or not known or not self._lock.acquire(blocking=False):
             if len(self._seen) >= SEEN:
                 self._seen = {}

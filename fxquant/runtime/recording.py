@@ -25,7 +25,7 @@ from fxquant.runtime.program import (
     library,
 )
 
-RECORDED = frozenset(getattr(torch.ops.fxquant, name).default for name, call in CALLS.items() if call.recorded)
+RECORDED = frozenset(getattr(torch.ops.fxquant, name).default for name, call in CALLS.items() if call.recordable)
 """Operators whose bindings do nothing but check shapes and launch loops."""
 
 RECORDED_QUANTIZE = frozenset((torch.ops.fxquant.quantize.default, torch.ops.fxquant.dequantize.default))
@@ -252,7 +252,7 @@ class Recording(_Mode):
 
 
 def _view_or_metadata(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of an operator that looks at a tensor in another way, or is made of such.
+    """Return the result of an operator that only takes views or asks for sizes, or is made of such.
 
     Raises:
         NotRecordableError: it does more.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.analysis.overrides import addresses, keeping
 from fxquant.errors import UnknownNameError
-from fxquant.passes.qconfig_rules import decide
+from fxquant.passes.qconfig_rules import rules_of_calls
 from tests.outputs import rounding_outputs
 
 
@@ -44,7 +44,7 @@ def test_every_unit_can_be_kept_and_no_other_operator_is_meant(prepared: fxq.Qua
     found = addresses(prepared.graph_module, units, prepared.config)
     for unit in units:
         mapping = keeping(prepared.config, [found[unit.root]], "float")
-        decisions = decide(prepared.graph_module, mapping)
+        decisions = rules_of_calls(prepared.graph_module, mapping)
         left = {node.name for node, decision in decisions.items() if decision.qconfig is None}
         assert left == set(unit.nodes)
 

@@ -84,6 +84,20 @@ def test_inputs_that_are_left_out_have_their_defaults(make):
     assert not plan.fallback_reason
 
 
+class Variadic(Small):
+    """Takes its input as the first of any number."""
+
+    def forward(self, *xs):
+        return super().forward(xs[0])
+
+
+def test_any_number_of_inputs_is_no_input_of_a_program():
+    program, graph = pair(Variadic())
+    for seed in range(4):
+        assert torch.equal(program(image(seed=seed)), graph(image(seed=seed)))
+    assert engine_of(program).plans == ()
+
+
 def test_programs_are_the_default(models):
     prepared = fxq.calibrate(fxq.prepare(Small().eval(), image()), [image()], progress=False)
     assert isinstance(engine_of(fxq.convert(prepared)), ProgramEngine)

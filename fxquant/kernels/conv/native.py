@@ -56,7 +56,7 @@ class NativeConv:
             x = x.unsqueeze(2)
         if residual is not None:
             out = self._geometry.output_size(x.shape[2:])
-            residual = residual.expand(x.shape[0], self._channels, *out[self._is_1d :])
+            residual = residual.expand(x.shape[0], self._channels, *(out[1:] if self._is_1d else out))
             residual = residual.unsqueeze(2) if self._is_1d else residual
         if self._pad_first:
             x = pad(x, self._geometry, self._x_zero_point)

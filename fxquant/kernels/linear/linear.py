@@ -142,7 +142,7 @@ class DynamicLinearCall(OperatorCall):
     """Call ``linear`` for an input whose qparams, [1] each, are results of the graph; the result has float values."""
 
     op: ClassVar[str] = "fxquant::dynamic_linear"
-    recorded: ClassVar[bool] = False
+    recordable: ClassVar[bool] = False
     composed: ClassVar[bool] = True
 
     x: Tensor

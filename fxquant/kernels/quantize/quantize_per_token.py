@@ -41,7 +41,7 @@ class QuantizePerTokenCall(Call[Result]):
 
     op: ClassVar[str] = "fxquant::quantize_per_token"
     results: ClassVar[str] = "(Tensor, Tensor, Tensor)"
-    recorded: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
     x: Tensor
     """float32, float64, float16 or bfloat16 [..., columns], any strides. Only float64 is computed in float64."""
