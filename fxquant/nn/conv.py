@@ -100,7 +100,7 @@ class QuantizedConv(WeightedModule):
     def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
         if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
             raise self._wrong_inputs(x, residual)
-        channel_axis = x.dim() - self.geometry.spatial - 1
+        channel_axis = x.dim() - self.geometry.spatial - 1  # 1 in a batch, 0 in a single example
         if channel_axis not in (0, 1) or x.size(channel_axis) != self.in_channels:
             raise self._wrong_shape(x)
         if channel_axis:
@@ -113,6 +113,7 @@ class QuantizedConv(WeightedModule):
         return kernel_of(why_not_native(self.weight_zero_point, self.geometry))
 
     def pack(self) -> Callable[..., Tensor]:
+        """Return what runs the convolution on inputs: it holds the packed weight and all other arguments."""
         return self.convolution(self.unpacked_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:

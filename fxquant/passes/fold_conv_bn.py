@@ -67,6 +67,7 @@ def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
         if conv.bias is not None:
             shift = shift + conv.bias.double()
         bias = shift * factor + (bn.bias.double() if bn.bias is not None else 0.0)
+        # along_outputs: the factor of each output channel, in a shape that multiplies the weight.
         weight = conv.weight * along_outputs(factor, conv, axis).to(conv.weight.dtype)
         folded = copy.copy(conv)  # hooks, training flag and hyperparameters as they are
         folded._parameters = dict(conv._parameters)

@@ -128,7 +128,7 @@ class _Lowering:
         if ref.name not in self.integers:
             target = add_module(self.gm, f"{ref.name}_quantize", _named(Quantize(self.plan.qparams[ref]), ref.name))
             source = self.floats.get(ref.name, self.nodes[ref.name])
-            self.integers[ref.name] = insert_after(source, target, users=())
+            self.integers[ref.name] = insert_after(source, target, users=())  # nobody reads it yet
             self._describe(self.integers[ref.name], ref)
         return self.integers[ref.name]
 

@@ -92,6 +92,7 @@ def observed_policy(observer: Callable[[], Any]) -> QParamsPolicy:
 
 
 def _is_fixed(built: Any) -> bool:
+    """Tell whether an observer, maybe inside a fake-quantize module, measures nothing: its qparams are given."""
     return isinstance(observer_in(built), FixedQParamsObserver)
 
 

@@ -108,7 +108,7 @@ class UnitChoice:
         if not match.pattern.can_give_integers:
             return True
         rule = self._backend.rule_for(match.pattern)
-        readers = readers_of(match.nodes[-1])
+        readers = readers_of(match.nodes[-1])  # all but questions for the shape
         if not match.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
         rounded = self._rounds_model_output(match)
@@ -125,6 +125,7 @@ class UnitChoice:
 
         Return those that should stay float after all, since they are read in parts: root -> reason.
         """
+        # Which elements of a value are read as integers, and which as floats.
         elements, in_parts = ElementsRead(self._match_of, self._takes_integers_of), dict[Node, str]()
         for match in self._matches:  # readers come before what they read
             root = match.nodes[-1]

@@ -54,6 +54,7 @@ def keeps_shape(captures: Mapping[str, Node]) -> Reject | None:
 
 
 plain_residual = all_of(plain_add, keeps_shape)
+"""The sum has no ``alpha``, and the shape of the convolution's output."""
 
 RESIDUAL_PATTERNS = (
     Pattern(
@@ -81,6 +82,7 @@ RESIDUAL_PATTERNS = (
 )
 """Where a back end has no rule for these, the convolution and the sum are two units."""
 
+# Checks: can_fold, above; constant_bounds (elementwise.py): the bounds of the clamp are numbers.
 CONV_PATTERNS = (
     Pattern("conv_bn_act", clamped(CONV_BN), inputs=("x",), weight="conv", check=all_of(can_fold, constant_bounds)),
     Pattern("conv_bn", CONV_BN, inputs=("x",), weight="conv", check=can_fold),

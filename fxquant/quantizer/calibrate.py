@@ -41,7 +41,7 @@ def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
         CalibrationError: the model was trained, and has no observers.
     """
     _check_has_observers(prepared)
-    prepared.weight_checksums.record(prepared.graph_module)
+    prepared.weight_checksums.record(prepared.graph_module)  # in the first batch: convert warns if they change later
     with torch.no_grad(), prepared.run_state.undone_on_error():
         # Beside the observers of the plan: those of the calibration report, from which no qparams come.
         for_report = prepared.calibration_statistics.observers_of_next_batch()
@@ -67,8 +67,10 @@ def run_float_graph(
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
+        # Handlers of the user's patterns, and those that show branches of torch.cond what these are called with.
         handlers = {**prepared.handlers, **observed_branches(prepared)}
-        return CalibrationInterpreter(gm, bound, shown, handlers, prepared.plan.rounding_inside()).run()
+        inside = prepared.plan.rounding_inside()  # recurrent layers, whose observers see the values inside
+        return CalibrationInterpreter(gm, bound, shown, handlers, inside).run()
 
     return run_with_hooks(gm, run, args, kwargs)
 

@@ -73,8 +73,9 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
     run = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = run.graph_module
+    # Branches of torch.cond are models of their own.
     convert_branches(prepared, converted, convert_prepared, to=to, engine=engine)
-    pack_like(converted, prepared.graph_module)
+    pack_like(converted, prepared.graph_module)  # in evaluation mode, on the device of the float graph
     found = coverage(prepared.graph_module, plan)
     set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)
     # load_state_dict says which joins only one of two models quantizes. For that it needs all joins, also those that

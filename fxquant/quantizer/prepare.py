@@ -38,6 +38,7 @@ def prepare_model(
         strict: Refuse operators that stay float without need.
         capture: How the model is captured.
     """
+    # Trace a copy. The layers of torch.nn stay calls of modules, as do the classes that patterns name.
     leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
     gm = captured(
         eval_copy_if_training(model),
@@ -51,19 +52,23 @@ def prepare_model(
     )
     if prepared.trains and prepared.has_example:
         warn_of_code_for_training(model, gm, prepared.example_args, prepared.example_kwargs)
+    # Find the rules that match nothing while the graph has the names of the user's code, and make the plan.
     unused = unused_rules_of(gm, prepared.config)
     # A LowBitMapping becomes a plain configuration in here, once a first plan says which layers are at the ends.
     run = run_prepare_passes(prepared, gm)
     prepared.graph_module, prepared.plan, prepared.snapshots = run.graph_module, run.context.plan, run.snapshots
     if not prepared.lenient:  # as torch.ao is, which fxquant.compat follows
         warn_of_unused_rules(unused, run.graph_module, prepared.config, prepared.backend.name)
+    # Keep the example by names of arguments: calibration refuses batches that lack a tensor of it.
     arguments = prepared.example_args, prepared.example_kwargs
     if prepared.has_example:
         prepared.example_bound = bind(run.graph_module, *arguments, "the example inputs")
+    # Prepare the branches of torch.cond as models of their own, and check the plan.
     prepare_branches(prepared)
     if prepared.plan.units or not (prepared.lenient or prepared.branches):
         check_plan(run.graph_module, prepared.plan, strict, prepared.config)
     check_integer_requests(run.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
     check_group_sizes(run.graph_module, run.context)
     check_weights(run.graph_module, prepared.plan)
+    # convert warns if the weights of the user's model have changed since.
     prepared.weight_checksums = WeightChecksums(model)

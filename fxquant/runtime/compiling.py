@@ -195,7 +195,7 @@ class _Compiler:
         if any(used in self._varying for used in node.all_input_nodes):
             return False
         try:
-            with ForbidCompute():
+            with ForbidCompute():  # views and sizes pass, other operators raise
                 value = self._call(node)
         except Exception:  # whatever is wrong with the model shows where it runs as it is
             return False
@@ -221,6 +221,7 @@ class _Compiler:
             segment = self._open
             assert segment.recording is not None
             self._read(node, segment, segment.recording)
+            # Run it, and note its loops. Whatever else it does raises.
             value = segment.recording.attempt(lambda: _checked(self._call(node)))
         except Exception as error:  # as above
             if self._open is not None and not self._open.nodes:
@@ -265,7 +266,7 @@ class _Compiler:
     def _call(self, node: Node) -> Any:
         inside = {} if self._open is None else self._open.values
 
-        def values_of(argument: Any) -> Any:
+        def values_of(argument: Any) -> Any:  # the argument, with values in place of nodes
             return with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
 
         args, kwargs = values_of(node.args), values_of(node.kwargs)

@@ -88,7 +88,7 @@ class Program:
         constants: Sequence[Tensor],
     ) -> None:
         self._library = library()
-        self._handle = self._library.fxquant_record_end(recorder)
+        self._handle = self._library.fxquant_record_end(recorder)  # makes a program: csrc/cpu/program.cpp
         if not self._handle:
             raise KernelError("what was recorded makes no program", got=last_failure())
         weakref.finalize(self, self._library.fxquant_program_free, self._handle)

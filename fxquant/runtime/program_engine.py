@@ -139,9 +139,9 @@ class ProgramEngine:
             plan.constants += tuple(enumerate(defaults, len(args)))  # inputs have the first slots
             plan.used = next(self._clock)
             self._plans = plans
-            with debug_output(read_settings()):
+            with debug_output(read_settings()):  # FXQUANT_DEBUG shows the plan
                 logger.info("%s", plan)
-            give_memory_back()
+            give_memory_back()  # recording keeps all tensors until its end
             return result
         finally:
             self._lock.release()

@@ -28,6 +28,7 @@ class NativeConv:
     def __init__(
         self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, geometry: ConvGeometry, epilogue: Epilogue
     ) -> None:
+        # One dimension: a convolution over images of one row. Padding other than zeros is copied around the input.
         self._is_1d = geometry.spatial == 1
         self._geometry = geometry.as_image() if self._is_1d else geometry
         self._pad_first = geometry.padding_mode != "zeros" and any((*geometry.before, *geometry.after))
@@ -35,7 +36,7 @@ class NativeConv:
         self._channels = len(weight)
         sides = [side for pair in zip(self._geometry.before, self._geometry.after, strict=True) for side in pair]
         padding = [0] * len(sides) if self._pad_first else sides
-        packed = PackedWeight.of(weight, geometry.groups)
+        packed = PackedWeight.of(weight, geometry.groups)  # reordered here, once
         self.unpacked = packed.unpacked
         """Returns the weight as it was before packing."""
         # The arguments of the operator before and after the residual, in the order of ConvCall.
