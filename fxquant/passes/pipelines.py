@@ -19,6 +19,7 @@ from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_
 from fxquant.passes.integer_boundaries import integer_boundaries
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.normalize import normalize
+from fxquant.passes.number_bounds import number_bounds
 from fxquant.passes.round_biases import round_biases
 from fxquant.passes.scale_channels import scale_channels, scale_clamped_channels
 from fxquant.passes.share_qparams import share_join_qparams, share_qparams
@@ -32,6 +33,7 @@ Pipeline = tuple[Pass, ...]
 PREPARE: Pipeline = (
     fold_constants,  # before normalize: it follows in-place changes as the user wrote them
     normalize,  # before all tables: they name each operator once
+    number_bounds,  # patterns know clamps between numbers
     decompose_composites,  # before layers are made: products with constant weights are layers
     functional_to_module,  # patterns know layers, not functions that take weights
     make_norms,  # they follow layers

@@ -38,15 +38,19 @@ CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
 
 
 def clamp_of(node: Node) -> Clamp | None:
-    """The bounds that an activation node of a normalized graph clamps to; None if they are computed at run time."""
+    """The bounds that an activation node of a normalized graph clamps to; None if they are not numbers."""
     return CLAMPS[node.target](node)
 
 
 def constant_bounds(captures: Mapping[str, Node]) -> Reject | None:
     """A clamp is part of the unit only if its bounds are known beforehand."""
-    if clamp_of(captures["act"]) is None:
-        return Reject("its bounds are computed at run time", captures["act"])
-    return None
+    node = captures["act"]
+    if clamp_of(node) is not None:
+        return None
+    stored = next((bound for bound in node.all_input_nodes[1:] if bound.op == "get_attr"), None)
+    if stored is None:
+        return Reject("its bounds are computed at run time", node)
+    return Reject(f"its bound {stored.target!r} is a tensor of several values, or one that training may change", node)
 
 
 def bounds_hold_zero(captures: Mapping[str, Node]) -> Reject | None:
