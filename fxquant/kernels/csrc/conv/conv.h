@@ -34,9 +34,9 @@ struct CheckedConv {
   OutputQParams y_qparams;
   std::optional<RowQParams> row_qparams = std::nullopt;  // of a linear layer
 
-  uint8_t* y_bytes() const { return is_float_output() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
-  float* y_float() const { return is_float_output() ? y.mutable_data_ptr<float>() : nullptr; }
-  bool is_float_output() const { return y.scalar_type() == ScalarType::Float; }
+  uint8_t* y_bytes() const { return gives_float_result() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
+  float* y_float() const { return gives_float_result() ? y.mutable_data_ptr<float>() : nullptr; }
+  bool gives_float_result() const { return y.scalar_type() == ScalarType::Float; }
 };
 
 // The arguments of a call, in the order of the operator's schema.

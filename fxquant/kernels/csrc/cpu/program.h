@@ -95,8 +95,9 @@ struct Chunks {
   int64_t tasks;
 };
 
-inline Chunks chunks_of(const Step& step, int64_t threads) {
-  const int64_t wanted = std::min((step.tasks + step.grain - 1) / step.grain, threads);
+// Returns the division into at most `most_chunks` chunks.
+inline Chunks chunks_of(const Step& step, int64_t most_chunks) {
+  const int64_t wanted = std::min((step.tasks + step.grain - 1) / step.grain, most_chunks);
   const int64_t tasks = (step.tasks + wanted - 1) / wanted;
   return {(step.tasks + tasks - 1) / tasks, tasks};
 }
@@ -106,10 +107,11 @@ class Progress {
  public:
   explicit Progress(int64_t steps) : done_(steps) {}
 
-  void reset(int64_t most) {
-    if (most > chunks_per_step_) {
-      chunks_per_step_ = most;
-      taken_ = std::vector<std::atomic<bool>>(done_.size() * most);
+  // Forgets all claims, and makes room for so many chunks of each step.
+  void reset(int64_t most_chunks) {
+    if (most_chunks > chunks_per_step_) {
+      chunks_per_step_ = most_chunks;
+      taken_ = std::vector<std::atomic<bool>>(done_.size() * most_chunks);
     } else {
       for (std::atomic<bool>& taken : taken_) taken.store(false, std::memory_order_relaxed);
     }
@@ -205,11 +207,11 @@ class Program {
     for (const PointerPatch& patch : inputs_) write(arguments, patch.at, inputs[patch.index] + patch.offset);
     for (const PointerPatch& patch : outputs_) write(arguments, patch.at, outputs[patch.index] + patch.offset);
     // Divide the steps among the threads, and provide scratch memory for each thread.
-    int64_t most = 1;  // chunks of a step
+    int64_t most_chunks = 1;  // of any step: so many threads take part
     const int64_t threads = torch::stable::get_num_threads();
-    for (const Step& step : steps_) most = std::max(most, chunks_of(step, threads).count);
-    if (workspace->scratch_bytes < most * scratch_bytes_) {
-      workspace->scratch_bytes = most * scratch_bytes_;
+    for (const Step& step : steps_) most_chunks = std::max(most_chunks, chunks_of(step, threads).count);
+    if (workspace->scratch_bytes < most_chunks * scratch_bytes_) {
+      workspace->scratch_bytes = most_chunks * scratch_bytes_;
       workspace->scratch.reset();
       workspace->scratch = allocate(workspace->scratch_bytes);
     }
@@ -219,15 +221,15 @@ class Program {
       std::fill_n(workspace->arena.get(), arena_bytes_, *fill);
       std::fill_n(workspace->scratch.get(), workspace->scratch_bytes, *fill);
     }
-    if (most == 1) {
+    if (most_chunks == 1) {
       for (const Step& step : steps_) {
         run_tasks(step, arguments, 0, step.tasks, workspace->scratch.get());
       }
     } else {
-      workspace->progress->reset(most);
+      workspace->progress->reset(most_chunks);
       Workspace& shared = *workspace;
-      torch::stable::parallel_for(0, most, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) run_steps(shared, most, i);
+      torch::stable::parallel_for(0, most_chunks, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) run_steps(shared, most_chunks, i);
       });
     }
     release_workspace(std::move(workspace));
@@ -255,13 +257,13 @@ class Program {
   // Goes through all steps, as every thread does. It first claims the chunk of its own number: the values that it reads are
   // often those that this thread wrote in the step before, which are in its cache. Then it claims chunks that no thread has
   // claimed. It waits for chunks that other threads run, and never for a thread that has not come.
-  void run_steps(Workspace& workspace, int64_t threads, int64_t thread) const {
+  void run_steps(Workspace& workspace, int64_t most_chunks, int64_t thread) const {
     constexpr int kSpins = 2000;
     uint8_t* scratch = workspace.scratch.get() + thread * scratch_bytes_;
     Progress& progress = *workspace.progress;
     for (int64_t i = 0; i < steps(); ++i) {
       const Step& step = steps_[i];
-      const Chunks chunks = chunks_of(step, threads);
+      const Chunks chunks = chunks_of(step, most_chunks);
       const auto run_unclaimed = [&](int64_t first) {
         for (int64_t k = 0; k < chunks.count; ++k) {
           const int64_t chunk = (first + k) % chunks.count;

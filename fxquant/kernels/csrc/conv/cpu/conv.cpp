@@ -41,8 +41,8 @@ Tensor conv_cpu(const CheckedConv& c) {
     args.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   const ConvShape& s = c.shape;
-  // FXQ_LOOP_WITH_VNNI picks the version of a loop when it runs. These loops have one of their own for VNNI, beside those
-  // for the other instruction sets.
+  // FXQ_LOOP_WITH_VNNI (cpu/isa.h) picks the version of a loop for the instruction set that is active when it runs. These
+  // loops have a version of their own for VNNI.
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);
     launch(depthwise, depthwise.tasks(), depthwise.grain(),

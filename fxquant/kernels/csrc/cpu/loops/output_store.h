@@ -10,7 +10,9 @@ namespace FXQ_ISA {
 namespace {
 
 #if defined(__AVX512BW__)
-// Computes as unsigned bytes: int8 is shifted by 128, and its sign bit is flipped at the end.
+// Computes as unsigned bytes: int8 is shifted by 128, and its sign bit is flipped at the end. q.low and q.high are distances
+// from the zero point. The lower bound is applied to bytes; the upper one to float values, or, where none passes int32, to
+// bytes, too.
 class OutputStore {
  public:
   OutputStore(uint8_t* y, float* y_float, const OutputQParams& q)
@@ -61,8 +63,8 @@ class OutputStore {
   const __m512 inv_scale_;
   const __m512 high_;
 
-  // Does what requantize() of math/requantize.h does. The minimum gives its second operand for NaN, which becomes the
-  // smallest int32, as what lies below all of them does. Saturation takes that to the lowest byte.
+  // Does what requantize() of math/requantize.h does. The minimum gives NaN back. The conversion makes INT32_MIN of it, as of
+  // every value below, and packing saturates that to the lowest byte.
   template <int V>
   FXQ_INLINE __m512i requantized(const __m512* values) const {
     __m512i steps[V];

@@ -1,4 +1,4 @@
-// The kernel: a tile of R rows (pixels) times V panels, whose accumulators stay in registers. No torch.
+// The micro kernel: a tile of R rows (pixels) times V panels, whose accumulators stay in registers. No torch.
 //
 // Recursive templates stand for loops over rows and panels. So every index is a constant, and no accumulator goes through
 // memory.

@@ -1,4 +1,5 @@
-// int8 convolution, on instruction sets without tile registers, and for products that are too small for tiles.
+// int8 convolution, on instruction sets without tile registers, and, beside oneDNN's kernels, for products that are too small
+// for these (prefers_brgemm of cpu/brgemm.h).
 //
 // LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
 // pointers to its K blocks. With fewer than 16 channels it copies rows of taps first, with padding. Bytes of int8 are read
@@ -39,10 +40,10 @@ struct NBlock {
   int64_t k_blocks = a.shape.k_blocks();
   int64_t block_panels = 0;
   // Bytes of the last K group of a K block where it is not full, else 0. Copied rows of taps may be read kKGroup bytes
-  // beyond their end, so they need no tail.
+  // beyond their end, so they need no tail: the weights there are zero.
   int64_t tail = a.shape.has_few_channels() ? 0 : a.shape.k_block_bytes() % kKGroup;
-  int64_t whole = a.shape.k_groups() - (tail != 0);  // K groups of kKGroup bytes
-  int64_t shift = 0;                                 // from a pixel's first channel to that of the group bundle
+  int64_t full_k_groups = a.shape.k_groups() - (tail != 0);  // K groups of kKGroup bytes
+  int64_t bundle_offset = 0;  // from a pixel's first channel to that of the group bundle
   const int8_t* weight = nullptr;
   int64_t channel = 0;
   int64_t channels_left = 0;  // of the group bundle, from `channel` on
@@ -62,19 +63,19 @@ struct NBlock {
     for (int64_t i = 0; i < k_blocks; ++i, pointers += kStripPixels) {
       const uint8_t* x[R];
       FXQ_UNROLL
-      for (int r = 0; r < R; ++r) x[r] = pointers[r] + shift;
+      for (int r = 0; r < R; ++r) x[r] = pointers[r] + bundle_offset;
       Weights weights[V];
-      for (int64_t k = 0; k < whole; ++k, w += step) {
+      for (int64_t k = 0; k < full_k_groups; ++k, w += step) {
         load_panels<V>(weights, w, kPanelGroupBytes);
         add_pixels<R, V, kSigned>(acc, x, k * kKGroup, weights);
       }
       if (tail != 0) {  // The memory of x may end here.
         load_panels<V>(weights, w, kPanelGroupBytes);
-        add_pixel_tails<R, V, kSigned>(acc, x, whole * kKGroup, tail, weights);
+        add_pixel_tails<R, V, kSigned>(acc, x, full_k_groups * kKGroup, tail, weights);
         w += step;
       }
     }
-    // Of a copy: no pointer leads to it, so compilers need not read it again after each byte that is stored.
+    // A local copy of the epilogue: stores of bytes may alias the original, whose fields would be loaded again after each.
     Epilogue(epilogue).template store_tile<R, V>(acc, pixel, channel, channels_left);
   }
 
@@ -102,7 +103,8 @@ struct NBlock {
   }
 };
 
-// The order of tasks: an M block is some successive strips, and goes through all N blocks before the next M block.
+// The order of tasks: an M block is some successive strips, and goes through all N blocks before the next M block. Conv2dArgs
+// (conv2d.h) counts them.
 struct TaskOrder {
   int64_t strips;
   int64_t n_blocks;     // of all group bundles
@@ -131,7 +133,7 @@ void run_tasks(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch
   const int64_t n_blocks = s.n_blocks(), panels = s.panels();  // of one group bundle
   const int64_t channels = s.group_bundle_channels(), in_channels = s.group_bundle_in_channels();
   const Epilogue epilogue(a);
-  Strip strip(a, scratch);
+  Strip strip(a, scratch);  // its pointers, and copies of rows of taps, lie in the scratch memory: see tap_pointers.h
   NBlock block{a, epilogue};
   DeferredLookup lookup{a};
   int64_t found = -1;  // the strip whose pointers were found last
@@ -143,13 +145,15 @@ void run_tasks(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch
     const int64_t first = s.first_panel(block_number % n_blocks);
     block.weight = a.weight + (bundle * panels + first) * s.panel_bytes();
     block.block_panels = s.first_panel(block_number % n_blocks + 1) - first;
-    block.shift = bundle * in_channels;
+    block.bundle_offset = bundle * in_channels;
     block.channel = bundle * channels + first * kPanel;
     block.channels_left = channels - first * kPanel;
     const int64_t channel = block.channel;
     const int64_t block_channels = block.block_panels * kPanel;
+    // Channels that the N block stores: its last panel may be partly empty.
     const int64_t written = block.channels_left < block_channels ? block.channels_left : block_channels;
     block.template run<kMostPanels, kSigned>(strip, block.block_panels);
+    // A lookup table was fused into the loop: note what this task stored, and look up what the task before stored.
     if (a.table != nullptr) lookup.next(strip.first, strip.count, channel, written);
   });
   lookup.finish();

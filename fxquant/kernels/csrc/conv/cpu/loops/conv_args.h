@@ -11,7 +11,7 @@ struct ConvArgs {
   ConvShape shape;   // not empty
   const uint8_t* x;  // [batch, planes, height, width, in_channels]
   bool x_signed;
-  const uint8_t* padding_values;  // [in_channels] times the zero point of x, as x stores it
+  const uint8_t* padding_values;  // [in_channels], each the zero point of x, stored as x is
   const int8_t* weight;           // packed
   const int32_t* zero_point_correction;  // [channels], as the next two
   const float* scale;
@@ -29,6 +29,7 @@ struct ConvArgs {
   const int32_t* row_zero_point = nullptr;  // [rows]
   const int32_t* weight_sums = nullptr;     // [channels]
 
+  // For the recorder: each pointer, once. A program sets `table` itself.
   template <typename Visitor>
   void pointers(Visitor& visit) const {
     visit.tensor(x);

@@ -74,8 +74,8 @@ class Epilogue {
   template <int R, int r = 0>
   FXQ_INLINE void add_residual(const uint8_t* from, __mmask16 mask, __m512* values) const {
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from));
-    const __m512i units = _mm512_sub_epi32(_mm512_xor_si512(bytes, residual_flip_), residual_zero_point_);
-    values[r] = _mm512_add_ps(values[r], _mm512_mul_ps(_mm512_cvtepi32_ps(units), residual_scale_));
+    const __m512i steps = _mm512_sub_epi32(_mm512_xor_si512(bytes, residual_flip_), residual_zero_point_);
+    values[r] = _mm512_add_ps(values[r], _mm512_mul_ps(_mm512_cvtepi32_ps(steps), residual_scale_));
     if constexpr (r + 1 < R) add_residual<R, r + 1>(from + channels_, mask, values);
   }
   template <int R, int V, int v, bool kClamps, int r = 0>
@@ -146,8 +146,8 @@ class Epilogue {
         const __m128i bytes =
             kWhole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)) : _mm_maskz_loadu_epi8(masks[v], from);
         const __m512i quantized = _mm512_xor_si512(_mm512_cvtepu8_epi32(bytes), residual_flip_);
-        const __m512 units = _mm512_cvtepi32_ps(_mm512_sub_epi32(quantized, residual_zero_point_));
-        values[v] = _mm512_add_ps(values[v], _mm512_mul_ps(units, residual_scale_));
+        const __m512 steps = _mm512_cvtepi32_ps(_mm512_sub_epi32(quantized, residual_zero_point_));
+        values[v] = _mm512_add_ps(values[v], _mm512_mul_ps(steps, residual_scale_));
       }
     }
     output_.store<V, kWhole>(values, masks, at, left);

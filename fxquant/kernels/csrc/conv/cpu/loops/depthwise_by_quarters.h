@@ -70,12 +70,12 @@ FXQ_INLINE void fill(SumLanes* sums, SumLanes with) {
 }
 template <int R, int r = 0>
 FXQ_INLINE void finish_quarter(const Requantize& requantize, FloatLanes scale, FloatLanes bias, SumLanes* sums) {
-  sums[r] = requantize.template units<kClampBytes>(add(multiply(values_of(sums[r]), scale), bias));
+  sums[r] = requantize.template steps<kClampBytes>(add(multiply(values_of(sums[r]), scale), bias));
   if constexpr (r + 1 < R) finish_quarter<R, r + 1>(requantize, scale, bias, sums);
 }
 template <int R, int r = 0>
 FXQ_INLINE void pack_quarters(const Requantize& requantize, const SumLanes* first, const SumLanes* second, ByteLanes* to) {
-  to[r] = requantize.pack_units(first[r], second[r]);
+  to[r] = requantize.pack_steps(first[r], second[r]);
   if constexpr (r + 1 < R) pack_quarters<R, r + 1>(requantize, first, second, to);
 }
 template <int R, int r = 0>
@@ -85,7 +85,7 @@ FXQ_INLINE void store_halves(const Requantize& requantize, const ByteLanes* low,
   if constexpr (r + 1 < R) store_halves<R, r + 1>(requantize, low, high, y + step, step);
 }
 
-// Computes quarter k of a tile: int32, rounded to units of y.
+// Computes quarter k of a tile: int32, rounded to steps of y.
 template <int R, int T0, int T1, int k>
 FXQ_INLINE void compute_quarter(const Block& b, const Requantize& requantize, const TapRuns& runs, int64_t plane,
                                 SumLanes* sums) {

@@ -133,18 +133,18 @@ class Requantize {
 
   template <Ending kEnding>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    const __m512i low = pack_units(units<kEnding>(values[0]), units<kEnding>(values[1]));
-    return pack_pairs<kEnding>(low, pack_units(units<kEnding>(values[2]), units<kEnding>(values[3])));
+    const __m512i low = pack_steps(steps<kEnding>(values[0]), steps<kEnding>(values[1]));
+    return pack_pairs<kEnding>(low, pack_steps(steps<kEnding>(values[2]), steps<kEnding>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
   template <Ending kEnding>
-  FXQ_INLINE __m512i units(__m512 values) const {
+  FXQ_INLINE __m512i steps(__m512 values) const {
     const __m512 steps = _mm512_mul_ps(values, inv_scale_);
     constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
     return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_, steps) : steps);
   }
-  FXQ_INLINE __m512i pack_units(__m512i a, __m512i b) const {
+  FXQ_INLINE __m512i pack_steps(__m512i a, __m512i b) const {
     return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_);
   }
   template <Ending kEnding>
@@ -247,18 +247,18 @@ class Requantize {
 
   template <Ending kEnding>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    const __m256i low = pack_units(units<kEnding>(values[0]), units<kEnding>(values[1]));
-    return pack_pairs<kEnding>(low, pack_units(units<kEnding>(values[2]), units<kEnding>(values[3])));
+    const __m256i low = pack_steps(steps<kEnding>(values[0]), steps<kEnding>(values[1]));
+    return pack_pairs<kEnding>(low, pack_steps(steps<kEnding>(values[2]), steps<kEnding>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
   template <Ending kEnding>
-  FXQ_INLINE __m256i units(__m256 values) const {
+  FXQ_INLINE __m256i steps(__m256 values) const {
     const __m256 steps = _mm256_mul_ps(values, inv_scale_);
     constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
     return _mm256_cvtps_epi32(kClamps ? _mm256_min_ps(high_, steps) : steps);
   }
-  FXQ_INLINE __m256i pack_units(__m256i a, __m256i b) const {
+  FXQ_INLINE __m256i pack_steps(__m256i a, __m256i b) const {
     return _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero_point_);
   }
   template <Ending kEnding>

@@ -109,10 +109,10 @@ struct RowTarget {
 template <int R, int r = 0>
 FXQ_INLINE void add_residual(FloatLanes (*values)[kQuarters], const uint8_t* residual, int64_t step, uint8_t flip,
                              int32_t zero_point, FloatLanes scale) {
-  FloatLanes units[kQuarters];
-  widen(flip_bytes(load_bytes(residual), flip), zero_point, units);
+  FloatLanes steps[kQuarters];
+  widen(flip_bytes(load_bytes(residual), flip), zero_point, steps);
   FXQ_UNROLL
-  for (int k = 0; k < kQuarters; ++k) values[r][k] = add(values[r][k], multiply(units[k], scale));
+  for (int k = 0; k < kQuarters; ++k) values[r][k] = add(values[r][k], multiply(steps[k], scale));
   if constexpr (r + 1 < R) add_residual<R, r + 1>(values, residual + step, step, flip, zero_point, scale);
 }
 

@@ -167,11 +167,11 @@ inline void finish_pixels(const Block& b, const uint8_t* accumulators, int64_t a
   std::memcpy(sums, accumulators, sizeof(sums));
   scale_tile<1>(b.scale, b.bias, sums, values);
   if (b.a.residual != nullptr) {
-    FloatLanes units[kQuarters];
-    widen(load_residual(b, at, count), b.a.residual_zero_point + (b.a.residual_signed ? 0x80 : 0), units);
+    FloatLanes steps[kQuarters];
+    widen(load_residual(b, at, count), b.a.residual_zero_point + (b.a.residual_signed ? 0x80 : 0), steps);
     const FloatLanes scale = all_values(b.a.residual_scale);
     FXQ_UNROLL
-    for (int k = 0; k < kQuarters; ++k) values[0][k] = add(values[0][k], multiply(units[k], scale));
+    for (int k = 0; k < kQuarters; ++k) values[0][k] = add(values[0][k], multiply(steps[k], scale));
   }
   if (b.a.y_float != nullptr) return store_float(b, values[0], at, count);
   if (is_dense(b, count)) {
