@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +49,22 @@ class BatchRecords:
             self.values.setdefault(name, {}).update(found)
         for (stretch, name), counted in other.histograms.items():
             self.count(stretch, name, counted)
+
+    def without(self, unwanted: AbstractSet[int], stretch_of: Mapping[int, int]) -> BatchRecords:
+        """Return what the batches have shown whose stretch holds no unwanted one: counts are of whole stretches.
+
+        Args:
+            unwanted: Numbers of the batches that have to be left out.
+            stretch_of: Number of each batch -> its stretch.
+        """
+        gone = {stretch_of[batch] for batch in self.batches if batch in unwanted}
+        left = [batch for batch in self.batches if stretch_of[batch] not in gone]
+        values = {
+            name: {batch: fields for batch, fields in found.items() if stretch_of[batch] not in gone}
+            for name, found in self.values.items()
+        }
+        counts = {key: counted for key, counted in self.histograms.items() if key[0] not in gone}
+        return BatchRecords(left, values, counts)
 
     def packed(self, *, histograms: bool = True) -> bytes:
         """Return all of it as bytes in the format of safetensors; ``histograms`` says whether with the counts."""

@@ -49,4 +49,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 def digest_of_text(*parts: str) -> str:
     """Return 16 hexadecimal digits of a SHA-256 over lines, without the addresses that differ between processes."""
-    return hashlib.sha256(re.sub("0x[0-9a-f]+", "", "\n".join(parts)).encode()).hexdigest()[:16]
+    return hashlib.sha256(without_addresses("\n".join(parts)).encode()).hexdigest()[:16]
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without the addresses of objects, which differ between processes."""
+    return re.sub("0x[0-9a-f]+", "", text)

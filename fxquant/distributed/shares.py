@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from fxquant.distributed.ranks import Ranks
 
@@ -14,8 +15,9 @@ from fxquant.distributed.ranks import Ranks
 class DealtBatches:
     """The batches of a data set, of which each rank reads its own and the first one.
 
-    Of a list, and of a DataLoader of a data set with a length, a rank reads no other batch; all other data is read by
-    every rank, which leaves out what is not its own. An order that a DataLoader draws is drawn once.
+    Of a list, and of a DataLoader of a data set that is read by index, a rank reads no other batch; all other data is
+    read by every rank, which leaves out what is not its own. An order that a DataLoader draws is drawn once, and is the
+    order of an iteration over it.
 
     Args:
         data: Yields batches.
@@ -27,8 +29,10 @@ class DealtBatches:
         """Known from the beginning for data with a length, and for other data when it has been read."""
         self._data: Any = data
         self._order: Sequence[Any] | None = None
-        if isinstance(data, DataLoader) and data.batch_sampler is not None:
-            self._order = list(islice(data.batch_sampler, num_batches))
+        if isinstance(data, DataLoader) and _deals_by_index(data):
+            # An iterator of a DataLoader draws the seed of its workers before its sampler draws the order.
+            torch.empty((), dtype=torch.int64).random_(generator=data.generator)
+            self._order = list(islice(data.batch_sampler or (), num_batches))
             self.total = len(self._order)
             first = next(iter(self._loader(self._order[:1], workers=0)), None)
         elif isinstance(data, Sequence):
@@ -67,7 +71,7 @@ class DealtBatches:
 
     def _loader(self, order: Sequence[Any], workers: int) -> Iterable[Any]:
         given = self._data
-        more = {"prefetch_factor": given.prefetch_factor} if workers else {}
+        more = {"prefetch_factor": given.prefetch_factor, "timeout": given.timeout} if workers else {}
         return DataLoader(
             given.dataset,
             batch_sampler=order,
@@ -77,3 +81,14 @@ class DealtBatches:
             multiprocessing_context=given.multiprocessing_context if workers else None,
             **more,
         )
+
+
+def _deals_by_index(loader: DataLoader[Any]) -> bool:
+    """Tell whether a batch of a loader can be read without those before it, by the indices of its sampler.
+
+    The batch sampler of an iterable data set gives no indices, and never ends; a subclass with an ``__iter__`` of its
+    own may yield something else.
+    """
+    own: Any = type(loader).__iter__
+    plain = own is DataLoader.__iter__ and loader.batch_sampler is not None
+    return plain and not isinstance(loader.dataset, IterableDataset)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from fxquant.analysis.metrics import Metric
-from fxquant.distributed.facts import data_facts, digest, module_facts
+from fxquant.distributed.facts import data_facts, digest, module_facts, without_addresses
 from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.precision.arguments import check_arguments
 from fxquant.precision.budget import Budget
@@ -117,7 +117,9 @@ def search_precision(
             **module_facts(prepared.graph_module, "model"),
             **data_facts(given.inputs),
             "observed ranges": digest(prepared.observers.state_dict()),
-            "arguments": f"{budget}, {max_drop}, {candidates}, {estimate}, {confidence}, {seed}",
+            "set of arguments": without_addresses(
+                f"{budget}, {max_drop}, {candidates}, {estimate}, {confidence}, {seed}"
+            ),
         },
     )
     with tqdm(desc="search", unit="run", disable=not progress) as bar:

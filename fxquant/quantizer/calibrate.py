@@ -40,7 +40,7 @@ def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
     Raises:
         CalibrationError: the model was trained, and has no observers.
     """
-    _check_has_observers(prepared)
+    check_has_observers(prepared)
     prepared.weight_checksums.record(prepared.graph_module)  # in the first batch: convert warns if they change later
     with torch.no_grad(), prepared.run_state.undone_on_error():
         # Beside the observers of the plan: those of the calibration report, from which no qparams come.
@@ -75,7 +75,12 @@ def run_float_graph(
     return run_with_hooks(gm, run, args, kwargs)
 
 
-def _check_has_observers(prepared: PreparedModel) -> None:
+def check_has_observers(prepared: PreparedModel) -> None:
+    """Refuse a model whose qparams are those of training.
+
+    Raises:
+        CalibrationError: it was trained, and has no observers.
+    """
     measured = any(
         isinstance(policy, Means) or (ref.kind == "activation" and isinstance(policy, Observed))
         for ref, policy in prepared.plan.policies.items()

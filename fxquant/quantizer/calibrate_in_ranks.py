@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,14 +22,21 @@ from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
 from fxquant.errors import CalibrationError, InputError, error_context
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
-from fxquant.quantizer.calibrate import run_float_graph, warn_of_calibration
-from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.calibrate import (
+    calibrate_prepared,
+    check_has_observers,
+    observe_batch,
+    run_float_graph,
+    warn_of_calibration,
+)
+from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 from fxquant.quantizer.rank_files import RankFiles, model_facts
 
 SAVE_EVERY = 60.0
 """Seconds between two writings of what a rank has observed."""
 
 
+@outside_inference_mode
 def calibrate_in_ranks(
     prepared: Any, data: Iterable[Any], ranks: Ranks, *, num_batches: int | None, progress: bool, until_stable: bool
 ) -> Any:
@@ -39,8 +46,10 @@ def calibrate_in_ranks(
     replay them to their observers in the order of the batches. Counts of histograms are added up before.
 
     Raises:
-        InputError: something that has no such record: ``until_stable``, a handler or an observer of the user's, a model
-            that writes to its buffers.
+        InputError: something that has no such record: ``until_stable``, a handler, an observer or an ``observe`` of the
+            user's, a model that writes to its buffers or that has branches; or the data ends before the batches that an
+            earlier run has observed.
+        CalibrationError: the model was trained, and has no observers.
         RankError: another rank does not go on, or was given something else.
     """
     _check(prepared, until_stable)
@@ -54,7 +63,8 @@ def calibrate_in_ranks(
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
     # What earlier runs have observed is taken from their files.
     files = RankFiles(ranks, facts)
-    taken = files.taken()
+    limit = num_batches if dealt.total is None else dealt.total
+    taken = files.taken(limit, lambda count: stretches_of(prepared, count))
     done = set(taken.batches)
     ranks.compare("what earlier runs have observed", {"checkpoint": str(sorted(done))})
     # This rank runs its share.
@@ -76,6 +86,7 @@ def calibrate_in_ranks(
     if ranks.rank == 0:
         run.records.merge(taken)
     counts = int(dealt.total or 0)
+    _check_end(counts, done)
     found = gathered(run.records, prepared, ranks, counts, run.found_values)
     _replay(prepared, found, counts)
     files.remove()
@@ -88,6 +99,8 @@ def _check(prepared: PreparedModel, until_stable: bool) -> None:
         "until_stable=True, which looks at the ranges after each batch": until_stable,
         f"handlers of patterns, which keep what they observe: {', '.join(prepared.handlers)}": bool(prepared.handlers),
         f"a model that writes to its buffers: {', '.join(prepared.run_state.buffers)}": prepared.run_state.buffers,
+        f"branches of torch.cond: {', '.join(dict.fromkeys(path for path, _ in prepared.branches))}": prepared.branches,
+        f"{type(prepared).__name__}, which has an observe or a calibrate of its own": _is_overridden(prepared),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -96,6 +109,22 @@ def _check(prepared: PreparedModel, until_stable: bool) -> None:
                 got=reason,
                 hint="calibrate outside of share_work, in each rank or in one",
             )
+    check_has_observers(prepared)
+
+
+def _is_overridden(prepared: Any) -> bool:
+    steps = (prepared.observe, observe_batch), (prepared.calibrate, calibrate_prepared)
+    return any(getattr(own, "__func__", own) is not usual for own, usual in steps)
+
+
+def _check_end(total: int, done: set[int]) -> None:
+    if done and max(done) >= total:
+        raise InputError(
+            "the data ends before the batches that an earlier run has observed",
+            got=f"{total} batches",
+            expected=f"at least {1 + max(done)}, as in the files of share_work(checkpoint=...)",
+            hint="give num_batches, or another folder for other data",
+        )
 
 
 class _Share:
@@ -168,6 +197,12 @@ class Rows:
             self.stretches += int(self._history.update([]))
             self._seen += 1
         return self._begin + index, self._current
+
+
+def stretches_of(prepared: PreparedModel, count: int) -> Mapping[int, int]:
+    """Return the stretch that each of the first batches of this calibration belongs to, by the number of the batch."""
+    rows = Rows(prepared)
+    return {index: rows.place(index)[1] for index in range(count)}
 
 
 def gathered(records: BatchRecords, prepared: PreparedModel, ranks: Ranks, total: int, found: bool) -> BatchRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.distributed.facts import digest, digest_of_text, module_facts
@@ -42,8 +42,12 @@ class RankFiles:
         number = 1 + max((int(path.stem.rsplit("-", 1)[1]) for path in self._before), default=0)
         self._own = f"{self._key}-rank{ranks.rank}-of{ranks.size}-{number}.safetensors"
 
-    def taken(self) -> BatchRecords:
-        """Return what earlier runs have observed.
+    def taken(self, limit: int | None, stretches: Callable[[int], Mapping[int, int]]) -> BatchRecords:
+        """Return what earlier runs have observed of the batches below a limit, each of them once.
+
+        Args:
+            limit: The number of batches that are asked for; None where only the end of the data tells.
+            stretches: Given a number of batches, returns the stretch of each.
 
         Raises:
             InputError: a file cannot be read.
@@ -51,7 +55,10 @@ class RankFiles:
         found = BatchRecords()
         for path in self._before:
             try:
-                found.merge(BatchRecords.unpacked(path.read_bytes()))
+                kept = BatchRecords.unpacked(path.read_bytes())
+                beyond = {batch for batch in kept.batches if limit is not None and batch >= limit}
+                places = stretches(1 + max(kept.batches, default=-1))
+                found.merge(kept.without(beyond.union(found.batches), places))
             except Exception as error:  # of safetensors, of the system, or of what a damaged file leads to
                 raise InputError(
                     "a checkpoint of a calibration cannot be read",

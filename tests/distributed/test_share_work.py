@@ -7,24 +7,28 @@ import importlib.util
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import set_state_dict
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fxquant as fxq
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.calibration.recorders import ChannelRecorder, recorder_of, replayed
+from fxquant.distributed.facts import without_addresses
 from fxquant.distributed.processes import Process
 from fxquant.distributed.shares import DealtBatches
-from fxquant.errors import InputError
+from fxquant.errors import CalibrationError, InputError
+from fxquant.training.trained import quantizer_of
 
 PATIENCE = 300
 """Seconds that two processes may take, on a machine that does other things too."""
@@ -232,19 +236,42 @@ def test_observers_of_the_users_own_are_refused():
         recorder_of(Own(), "x")
 
 
+class OneRank:
+    rank, size = 0, 1
+
+
 class TwoRanks:
     def __init__(self, rank: int) -> None:
         self.rank, self.size = rank, 2
+
+
+class Numbers(IterableDataset):
+    """Is read from its beginning alone."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from torch.arange(5)
+
+
+class Tenfold(DataLoader):
+    """Yields other items than its data set has."""
+
+    def __iter__(self) -> Any:
+        return (10 * each for each in super().__iter__())
+
+
+def number_of(items: Any) -> int:
+    return int(items[0])
 
 
 @pytest.mark.parametrize(
     "data",
     [
         list(range(5)),
+        DataLoader(Numbers(), batch_size=1, collate_fn=number_of),
         (each for each in range(5)),
         DataLoader([torch.tensor(each) for each in range(5)], batch_size=1, collate_fn=lambda items: int(items[0])),
     ],
-    ids=["list", "generator", "loader"],
+    ids=["list", "loader of an iterable data set", "generator", "loader"],
 )
 def test_batches_are_dealt_in_turn(data):
     items = list(data) if not isinstance(data, (list, DataLoader)) else data
@@ -255,6 +282,124 @@ def test_batches_are_dealt_in_turn(data):
             found = list(dealt.of_rank(TwoRanks(rank), done.__contains__))
             assert found == [(each, each) for each in wanted[rank]]
             assert (dealt.total, dealt.first) == (5, 0)
+
+
+def test_a_loader_with_an_iteration_of_its_own_is_iterated_over():
+    data = Tenfold(list(torch.arange(3)), batch_size=1, collate_fn=number_of)
+    dealt = DealtBatches(data, None)
+    assert list(dealt.of_rank(TwoRanks(0))) == [(0, 0), (2, 20)]
+
+
+@pytest.mark.parametrize("generator", [None, torch.Generator()], ids=["default", "own"])
+def test_a_shuffled_loader_keeps_the_order_of_an_iteration(generator):
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=4, shuffle=True, generator=generator)
+    found = []
+    for run in (lambda: loader, lambda: DealtBatches(loader, None).of_rank(OneRank)):
+        (generator or torch.default_generator).manual_seed(3)
+        batches = list(run())
+        found.append([(batch[1] if isinstance(batch, tuple) else batch)[0].tolist() for batch in batches])
+    assert found[0] == found[1]
+    assert found[0] != [list(range(start, start + 4)) for start in range(0, 40, 4)]
+
+
+class PowerCutError(Exception):
+    """Ends a run in the middle."""
+
+
+def interrupted(batches: list[Tensor]) -> Iterator[Tensor]:
+    yield from batches
+    raise PowerCutError
+
+
+def in_one_process(folder: Path, batches: Any, **more: Any) -> dict[str, Any]:
+    with fxq.share_work(checkpoint=folder):
+        made = fxq.calibrate(stories.prepared("histogram"), batches, progress=False, **more)
+    return {key: value.clone() for key, value in made.state_dict().items()}
+
+
+@pytest.fixture
+def widening() -> list[Tensor]:
+    """Batches of which the later ones are wide: a histogram that holds one of them too many shows it."""
+    return [each * (100 if index > 24 else 1) for index, each in enumerate(stories.images(27, 1))]
+
+
+def test_a_run_on_fewer_batches_takes_no_record_of_later_ones(tmp_path, widening):
+    """Neither from a file of all of them, nor twice from two files with the same batches."""
+    wanted = {count: stories.calibrated("histogram", widening[:count]) for count in (25, 27)}
+    with pytest.raises(PowerCutError):
+        in_one_process(tmp_path, interrupted(widening))
+    with pytest.raises(PowerCutError):
+        in_one_process(tmp_path, interrupted(widening[:25]), num_batches=26)
+    assert len(list(tmp_path.iterdir())) == 2
+    copies = tmp_path.parent / f"{tmp_path.name}-copies"
+    shutil.copytree(tmp_path, copies)
+    assert differences(wanted[25], in_one_process(tmp_path, widening, num_batches=25)) == []
+    reads = Reads(widening)
+    assert differences(wanted[27], in_one_process(copies, reads)) == []
+    assert set(reads.read) == {0}  # it is compared
+
+
+def test_data_that_ends_before_what_was_observed_is_refused(tmp_path, widening):
+    with pytest.raises(PowerCutError):
+        in_one_process(tmp_path, interrupted(widening))
+    with pytest.raises(InputError, match="ends before the batches that an earlier run has observed"):
+        in_one_process(tmp_path, iter(widening[:5]))
+
+
+class Watched(fxq.Quantizer):
+    """Observes in its own way."""
+
+    def observe(self, *args: Any, **kwargs: Any) -> Any:
+        return super().observe(*args, **kwargs)
+
+
+class Chooses(nn.Module):
+    """Calls torch.cond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x), (x,))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
+@pytest.mark.parametrize(
+    ("kind", "words"), [("observe", "Watched, which has an observe"), ("cond", "branches of torch")]
+)
+def test_what_has_no_record_is_refused_by_name(tmp_path, kind, words):
+    """What shows batches to its own observers would end with those of this rank alone."""
+    batches = stories.images(2) if kind == "observe" else [torch.randn(2, 8)] * 2
+    made = Watched(stories.network(), batches[0]) if kind == "observe" else fxq.prepare(Chooses().eval(), batches[0])
+    with fxq.share_work(checkpoint=tmp_path), pytest.raises(InputError, match=words):
+        fxq.calibrate(made, batches, progress=False)
+    fxq.calibrate(made, batches, progress=False)
+
+
+def test_a_trained_model_has_nothing_to_calibrate_among_ranks(tmp_path):
+    trained = stories.qat_of("")
+    made = quantizer_of(trained)
+    with fxq.share_work(checkpoint=tmp_path), pytest.raises(CalibrationError, match="this model was trained"):
+        fxq.calibrate(made, stories.images(1), progress=False)
+
+
+def test_observers_can_be_written_to_after_inference_mode(tmp_path):
+    made = stories.prepared("histogram")
+    with torch.inference_mode(), fxq.share_work(checkpoint=tmp_path):
+        fxq.calibrate(made, stories.images(3), progress=False)
+    assert not any(value.is_inference() for value in made.state_dict().values())
+    fxq.calibrate(made, stories.images(4), progress=False)
+    wanted = fxq.calibrate(stories.prepared("histogram"), stories.images(3), progress=False)
+    fxq.calibrate(wanted, stories.images(4), progress=False)
+    assert differences(wanted.state_dict(), made.state_dict()) == []
+
+
+def test_facts_have_no_addresses_of_objects():
+    kept = [lambda: fxq.MinMaxObserver() for _ in range(2)]  # at two addresses
+    first, second = (str(fxq.QConfig(activation=each, weight=fxq.MinMaxObserver)) for each in kept)
+    assert first != second
+    assert without_addresses(first) == without_addresses(second)
 
 
 def test_a_process_that_has_ended_is_known():
