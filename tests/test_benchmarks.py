@@ -226,6 +226,17 @@ def test_fake_quantize(benchmark: Run) -> None:
     assert "times faster than torch" in text
 
 
+def test_capture_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small network: one of torchvision takes half a minute."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    capture_time = importlib.import_module("capture_time")
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.ones(2, 4)
+    row = capture_time.measure(model, x, 1)
+    doors = ("torch.fx", "program", "export", "torch.export, open", "torch.export, fixed")
+    assert list(row) == [*doors, *(f"{door} / torch.fx" for door in doors[1:])]
+    assert all(value > 0 for value in row.values())
+
+
 def test_qat_step(benchmark: Run) -> None:
     text, results = benchmark("qat_step.py", "--quick", "--threads", "1")
     assert [row["step"] for row in results["results"]] == ["float", "fxquant", "torch.ao"]

@@ -268,3 +268,15 @@ def test_the_coverage_names_sizes_that_export_fixes():
         prepared(torch.randn(2, 7, 8))
     whole = fxq.prepare(model, torch.randn(2, 5, 8), leaf_modules=["1"])
     assert whole(torch.randn(2, 7, 8)).shape == (2, 7, 8)
+
+
+def test_open_sizes_that_torch_export_cannot_solve_are_fixed():
+    pools = [nn.MaxPool2d(3, 2) for _ in range(3)]
+    model = nn.Sequential(nn.Conv2d(3, 2, 11, 4, 2), *pools, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(8, 2))
+    x = torch.ones(2, 3, 64, 64)
+    prepared = fxq.prepare(model.eval(), x, capture="export")
+    assert [unit.pattern for unit in prepared.plan.units][:2] == ["conv", "max_pool2d"]
+    assert prepared.coverage().captures[-1].fixed == tuple(
+        f"input.size()[{dim}] == {size}" for dim, size in ((0, 2), (2, 64), (3, 64))
+    )
+    assert [name for name in vars(x) if "dynamo" in name] == []  # the marks of torch.export are on copies

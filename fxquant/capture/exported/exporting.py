@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fxquant.capture.exported.program import import_program
-from fxquant.capture.exported.sizes import fixed_sizes, gives_the_same, open_sizes, without_ones
+from fxquant.capture.exported.sizes import copies_of, fixed_sizes, gives_the_same, open_sizes, without_ones
 from fxquant.capture.exported.state import check_state, check_stored
 from fxquant.capture.hooks import hooks_that_compute
 from fxquant.capture.tracing import carry_over, copy_of
@@ -42,12 +42,14 @@ def export_and_import(
     failure: Exception | None = None
     given = (args, dict(kwargs))
     larger = without_ones(module, args, kwargs)
-    for inputs, shapes in ((larger, open_sizes(larger)), (given, open_sizes(given)), (given, None)):
+    for inputs, is_open in ((larger, True), (given, True), (given, False)):
         if inputs is None:
             continue
+        copies = copies_of(inputs)  # torch.export marks tensors whose sizes are open, and leaves the marks if it fails
         try:
             with torch.enable_grad(), _quiet():
-                program = torch.export.export(module, *inputs, dynamic_shapes=shapes, strict=False)
+                shapes = open_sizes(copies) if is_open else None
+                program = torch.export.export(module, *copies, dynamic_shapes=shapes, strict=False)
             check_stored(program, assigned, what)
             gm = import_program(program)
             if inputs is larger and not gives_the_same(module, gm, args, kwargs):

@@ -27,6 +27,19 @@ def open_sizes(inputs: Any) -> Any:
     return shapes
 
 
+def copies_of(inputs: Inputs) -> Inputs:
+    """Return inputs with a copy of each tensor; the same tensor twice is the same copy twice."""
+    copies: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
+
+    found: Inputs = pytree.tree_map_only(Tensor, copied, inputs)
+    return found
+
+
 def without_ones(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs | None:
     """Return inputs on which a module runs, with 2 where the first or the second size is 1: a batch of one, say.
 
