@@ -201,6 +201,7 @@ def test_a_row_of_the_zoo_of_others_that_misses_names_the_layers_and_why(monkeyp
         "prepared": 130.0,
         "warnings": [],
         "guilty": ["conv: 12 dB alone, it is clipped"],
+        "file": {"differs": []},
     }
     assert zoo_others.missed(row) == ["9.0 dB, not 10.0; worst: conv: 12 dB alone, it is clipped"]
     assert zoo_others.missed(row | {"int8": 10.0}) == []
