@@ -21,6 +21,14 @@ _KINDS: Mapping[Any, tuple[type[nn.RNNBase], int, dict[str, Any]]] = {
     _aten.rnn_relu.input: (nn.RNN, 1, {"nonlinearity": "relu"}),
 }
 """Operator -> the class of its layer, how many blocks of rows a matrix has, and arguments of the class."""
+_CELLS: Mapping[Any, tuple[type[nn.RNNCellBase], int, dict[str, Any]]] = {
+    _aten.lstm_cell.default: (nn.LSTMCell, 4, {}),
+    _aten.gru_cell.default: (nn.GRUCell, 3, {}),
+    _aten.rnn_tanh_cell.default: (nn.RNNCell, 1, {"nonlinearity": "tanh"}),
+    _aten.rnn_relu_cell.default: (nn.RNNCell, 1, {"nonlinearity": "relu"}),
+}
+"""The same of the operators that compute one step."""
+_CELL_TENSORS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class RecurrentCall:
 
     path: str
     """Where the layer was in the user's model."""
-    layer: nn.RNNBase
+    layer: nn.RNNBase | nn.RNNCellBase
     key: tuple[Any, ...]
     """Calls of one path and one key call the same layer."""
     args: tuple[Any, ...]
@@ -44,7 +52,11 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
         state: Holds the program's tensors under their paths.
     """
     inside = innermost(node)
-    if node.target not in _KINDS or node.kwargs or inside is None:
+    if node.kwargs or inside is None:
+        return None
+    if node.target in _CELLS:
+        return _cell_call(node, inside, state)
+    if node.target not in _KINDS:
         return None
     kind, blocks, own = _KINDS[node.target]
     source, first, parameters, bias, layers, dropout, train, both_ways, batch_first = node.args
@@ -73,6 +85,28 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
         setattr(layer, name, _parameter(tensor))
     states = list(first) if isinstance(first, (list, tuple)) else [first]
     return RecurrentCall(path, layer.eval(), (kind, repr(given), *names), _arguments(source, states, path))
+
+
+def _cell_call(node: Node, inside: tuple[str, Any], state: nn.Module) -> RecurrentCall | None:
+    """Return the call of the layer that computes one step; None where it is none of the user's."""
+    kind, blocks, own = _CELLS[node.target]
+    source, first, *given = node.args
+    nodes: list[Any] = [one for one in given if one is not None]
+    if torch_class_of(inside[1]) is not kind or not all(
+        isinstance(one, Node) and one.op == "get_attr" for one in nodes
+    ):
+        return None
+    path = inside[0]
+    names = tuple(str(one.target).removeprefix(f"{path}.") for one in nodes)
+    if names not in (_CELL_TENSORS, _CELL_TENSORS[:2]):
+        return None
+    tensors: list[Any] = [attribute_at(state, str(one.target)) for one in nodes]
+    arguments = {"bias": len(names) > 2, **own}
+    layer = kind(tensors[0].shape[1], tensors[0].shape[0] // blocks, device="meta", **arguments)
+    for name, tensor in zip(names, tensors, strict=True):
+        setattr(layer, name, _parameter(tensor))
+    states = list(first) if isinstance(first, (list, tuple)) else [first]
+    return RecurrentCall(path, layer.eval(), (kind, repr(arguments), *names), _arguments(source, states, path))
 
 
 def state_of(layer: nn.Module, item: int) -> int | None:

@@ -95,3 +95,38 @@ def test_a_layer_of_another_forward_stays_operators():
     prepared = fxq.prepare(program, X[..., :4])
     torch.testing.assert_close(prepared(X[..., :4]), model(X[..., :4]))
     assert "LSTM" not in {row.operator for row in prepared.coverage().float_rows}
+
+
+class Cells(nn.Module):
+    """One step of each kind, with states of its own and with states that are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTMCell(8, 6), nn.GRUCell(6, 6)
+        self.tanh, self.relu = nn.RNNCell(6, 6), nn.RNNCell(6, 6, nonlinearity="relu", bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, cell = self.lstm(x)
+        hidden, cell = self.lstm(x, (hidden, cell))
+        y = self.gru(hidden)
+        return self.relu(self.tanh(self.gru(y, hidden)), cell), cell
+
+
+@pytest.mark.parametrize("x", [X[0], X[0, 0]], ids=["rows", "one row"])
+def test_cells_are_layers_with_the_integers_of_the_model(x):
+    torch.manual_seed(0)
+    model = Cells().eval()
+    shapes = ({0: torch.export.Dim.AUTO},) if x.dim() > 1 else None
+    program = torch.export.export(model, (x,), dynamic_shapes=shapes, strict=False)
+    results = []
+    for given in (program, model):
+        prepared = fxq.prepare(given, x, fxq.default_dynamic_qconfig)
+        for path in ("lstm", "gru", "tanh", "relu"):
+            assert repr(prepared.root.get_submodule(path)) == repr(model.get_submodule(path))
+        int8 = prepared.convert()
+        quantized = {path for path, module in int8.named_modules() if isinstance(module, QuantizedRecurrent)}
+        results.append((quantized, int8(x)))
+    (paths, ours), (expected_paths, expected) = results
+    assert paths == expected_paths
+    assert len(paths) == 6  # a module for each call
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
