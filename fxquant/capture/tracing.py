@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
+from fxquant.capture.bare_layers import with_layer_inside
 from fxquant.capture.hooks import has_computed_weights, materialize_parametrizations, weights_by_modules
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
@@ -59,6 +60,7 @@ def trace(
     so is a tensor attribute, which becomes a buffer outside of the state dict. Other attributes that it changes make it
     untraceable, unless a second call does the same as the first: then they are what they were before the first.
     Functions that ``torch.fx.wrap`` names are traced through.
+    A recurrent layer or an attention that is the whole model is called as one, below the name of its class.
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value, unless
     the graph is to train: then it computes them, and layers of ``torch.nn`` with such weights become functions.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph; those
@@ -91,6 +93,7 @@ def trace(
     own = copy_of(model)
     if not trains:
         materialize_parametrizations(own)
+    layer, own = own, with_layer_inside(own, has_example=bound is not None)
     untraceable: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         check_taken(own, leaf_modules)
@@ -113,7 +116,7 @@ def trace(
                 tracers.append(QuantTracer(whole, leaf_types, bound, factories, marks_training_flag, left_out))
                 return tracers[-1]
 
-            defaults: Mapping[str, Any] = {}
+            defaults: Mapping[str, Any] = optional_inputs(own) if own is not layer and bound is None else {}
             try:
                 graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
             except TracingError:

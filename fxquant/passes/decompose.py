@@ -16,6 +16,11 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.qconfig_rules import own_targets, quantizes_part, rules_of_calls
 from fxquant.plan.qconfig import Rule
 
+WITHOUT_SHAPES = (
+    "attention becomes linear layers and products by the shapes of its inputs, and only example inputs tell the shapes"
+)
+"""Why an ``nn.MultiheadAttention`` is float after ``prepare(model, None)``."""
+
 
 @graph_pass(after=("normalize",), keeps_values=True)
 def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
@@ -26,7 +31,10 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     leaves in float, or where nothing inside could be quantized, stays one operator, which is faster.
     """
     if not ctx.has_example:
-        return gm  # the parts depend on shapes
+        for node in gm.graph.nodes:
+            if _is_multihead(node):
+                node.meta.setdefault(REASON, WITHOUT_SHAPES)
+        return gm
     rules = rules_of_calls(gm, ctx.config)
     multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
     for node in multihead:
