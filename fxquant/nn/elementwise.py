@@ -276,7 +276,7 @@ class QuantizedMaximum(QuantizedModule):
     @classmethod
     def from_unit(cls, unit: UnitView) -> QuantizedMaximum:
         """Build the module of a unit, from its node ``pick``."""
-        largest = unit.nodes["pick"].target in (torch.maximum, torch.max, "maximum", "max")
+        largest = unit.nodes["pick"].target in (torch.maximum, torch.max, torch.fmax, "maximum", "max", "fmax")
         return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], largest=largest)
 
     def pack(self) -> tuple[Tensor, Tensor]:

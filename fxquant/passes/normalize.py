@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.patterns.shape import SPLITS
 
 ALIASED = "in-place change of an aliased tensor"
 STORED = "in-place change of a parameter or buffer"
@@ -33,6 +35,7 @@ GIVEN = "in-place change of a view of an input, which the caller sees"
 PROMOTED = "in-place operator on operands of different dtypes"
 NO_PLAIN_FORM = "in-place operator without an out-of-place form"
 SHARED_MODULE = "in-place module that is called at several places"
+_REVERSED = slice(None, None, -1)
 CHANGED = "{} changes its value later: {}"
 READS_CHANGED = "it reads a value that {} changes: {}"
 
@@ -65,7 +68,29 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
             others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}
             retarget(node, "call_module", node.target, (node.kwargs[name],), others)
         roots[node] = roots_of(node, roots)
+    for node in list(gm.graph.nodes):
+        _take_from_the_end(node)
     return gm
+
+
+def _take_from_the_end(node: Node) -> None:
+    """``x.chunk(2)[::-1][0]`` is ``x.chunk(2)[-1]``, and both lists have one length."""
+    if node.target not in (operator.getitem, len) or node.kwargs:
+        return
+    source: Any = node.args[0]
+    if not isinstance(source, Node) or source.target is not operator.getitem or source.args[1] != _REVERSED:
+        return
+    parts: Any = source.args[0]
+    if parts.target not in SPLITS or value_of(parts) is not None:
+        return
+    if node.target is len:
+        node.args = (parts,)
+    elif type(node.args[1]) is int:
+        node.args = (parts, -1 - node.args[1])
+    else:
+        return
+    if not source.users:
+        node.graph.erase_node(source)
 
 
 def _keyword_input(node: Node) -> str | None:

@@ -105,6 +105,10 @@ def _plain(node: Node, what: str) -> Reject | None:
     return None if alpha == 1 else Reject(f"alpha={alpha}: only a plain {what} has an integer form", node)
 
 
+# Integers hold no NaN, so that fmax and fmin, which pass over it, are no other functions of them.
+MAXIMUM = (torch.maximum, "maximum", torch.max, "max", torch.fmax, "fmax")
+MINIMUM = (torch.minimum, "minimum", torch.min, "min", torch.fmin, "fmin")
+
 ELEMENTWISE = (
     Pattern("add_act", clamped(ADD), ("a", "b"), check=all_of(plain_add, constant_bounds)),
     Pattern("add", ADD, ("a", "b"), check=plain_add),
@@ -112,12 +116,8 @@ ELEMENTWISE = (
     Pattern("sub", SUB, ("a", "b"), check=plain_sub),
     Pattern("mul_act", clamped(MUL), ("a", "b"), check=constant_bounds),
     Pattern("mul", MUL, ("a", "b")),
-    Pattern(
-        "maximum", op(torch.maximum, "maximum", torch.max, "max")(tensor("a"), tensor("b")).named("pick"), ("a", "b")
-    ),
-    Pattern(
-        "minimum", op(torch.minimum, "minimum", torch.min, "min")(tensor("a"), tensor("b")).named("pick"), ("a", "b")
-    ),
+    Pattern("maximum", op(*MAXIMUM)(tensor("a"), tensor("b")).named("pick"), ("a", "b")),
+    Pattern("minimum", op(*MINIMUM)(tensor("a"), tensor("b")).named("pick"), ("a", "b")),
     Pattern("cat", op(torch.cat)(tensors("x")).named("cat"), ("x",), output=Output.ONE_FOR_ALL),
     Pattern("stack", op(torch.stack)(tensors("x")).named("stack"), ("x",), output=Output.ONE_FOR_ALL),
 )

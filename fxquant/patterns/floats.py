@@ -28,6 +28,7 @@ CUMULATIVE = "each of its values is a sum or a product of all before it, which h
 MASKED = "it chooses by a mask between values of different qparams, which has no integer operator yet"
 HAS_JUMPS = "it jumps: next to a jump one step of the input is the whole height of a stair"
 SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
+NOT_FINITE = "it looks for NaN and infinities, which quantized values do not hold"
 OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
 
 
@@ -53,10 +54,12 @@ _REASONS: dict[str, tuple[Any, ...]] = {
     QUOTIENT: (torch.div, *_by_name("addcdiv")),
     STEEP: (
         *(torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
-        *_by_name("exp2 expm1 log1p log2 log10 sin cos tan sinh cosh asin acos acosh atanh erfinv logit"),
+        *_by_name("exp2 expm1 log1p log2 log10 sin cos tan sinh cosh asin acos acosh atanh erfinv logit sinc"),
+        *(torch.pow, operator.pow),  # what is no power of a tensor: patterns know those
     ),
     ATTENTION: (nn.MultiheadAttention, F.multi_head_attention_forward, F.scaled_dot_product_attention),
     POWERS: (
+        *_by_name("hypot"),
         *(F.lp_pool1d, F.lp_pool2d, F.lp_pool3d, nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
         *_by_name("std var norm"),
         *(torch.linalg.norm, torch.linalg.vector_norm, torch.std_mean, torch.var_mean),
@@ -73,13 +76,14 @@ _REASONS: dict[str, tuple[Any, ...]] = {
     CUMULATIVE: _by_name("cumsum cumprod logcumsumexp prod"),
     MASKED: (*_by_name("where masked_fill masked_scatter index_fill scatter scatter_add tril triu"),),
     HAS_JUMPS: (
-        *_by_name("sign sgn floor ceil round trunc fix frac fmod remainder floor_divide"),
+        *_by_name("sign sgn floor ceil round trunc fix frac fmod remainder floor_divide heaviside"),
         *(operator.mod, operator.floordiv),
     ),
     SIMILARITY: (
         *(F.cosine_similarity, F.pairwise_distance, nn.CosineSimilarity, nn.PairwiseDistance, torch.cdist, torch.dist),
     ),
     OVERLAPS: (F.unfold, F.fold, nn.Unfold, nn.Fold),
+    NOT_FINITE: _by_name("nan_to_num"),
 }
 
 STAYS_FLOAT: dict[Any, str] = {
@@ -93,4 +97,7 @@ def why_float(node: Node) -> str | None:
     module = module_of(node)
     if getattr(module, "return_indices", False):
         return GIVES_INDICES
-    return STAYS_FLOAT.get(node.target if module is None else canonical_type(module))
+    if module is not None:
+        return STAYS_FLOAT.get(canonical_type(module))
+    # ``2**x`` keeps its target, since the canonical operator takes the tensor first.
+    return STAYS_FLOAT.get(node.target) or STAYS_FLOAT.get(canonical_target(node.target))

@@ -24,6 +24,7 @@ from fxquant.patterns.floats import (
     GIVES_INDICES,
     HAS_JUMPS,
     MASKED,
+    NOT_FINITE,
     OVERLAPS,
     POWERS,
     QUOTIENT,
@@ -202,6 +203,8 @@ PAIR_ROWS = (
     row("mul, repeated", lambda x: x * x[:, :1], lambda x: x[0] * x, fate="getitem mul"),
     row("maximum", lambda x: torch.maximum(x, x.flip(1)), lambda x: torch.max(x, x.flip(1)), fate="flip maximum"),
     row("minimum", lambda x: x.minimum(x.flip(1)), lambda x: torch.min(x, x.flip(1)), fate="flip minimum"),
+    row("fmax", lambda x: torch.fmax(x, x.flip(1)), lambda x: x.fmax(x.flip(1)), fate="flip maximum"),
+    row("fmin", lambda x: torch.fmin(x, x.flip(1)), lambda x: x.fmin(x.flip(1)), fate="flip minimum"),
     row("cat", lambda x: torch.cat([x, x.flip(1)], 1), lambda x: torch.concat((x, x.flip(1)), axis=1), fate="flip cat"),
     row("stack", lambda x: torch.stack([x, x.flip(1)], -1), fate="flip stack"),
     stays("add with alpha", "alpha=2: only a plain sum has an integer form",
@@ -369,6 +372,10 @@ MOVE_ROWS = (
 
 FLOAT_ROWS = (
     *(stays(name, STEEP, getattr(torch, name)) for name in ("exp", "expm1", "exp2", "sin", "cos", "tan", "sinh")),
+    stays("a power of a number", STEEP, lambda x: 2**x, lambda x: torch.pow(2.0, x)),
+    stays("sinc", STEEP, torch.sinc, lambda x: x.sinc()),
+    stays("nan_to_num", NOT_FINITE, torch.nan_to_num, lambda x: x.nan_to_num(0.0)),
+    stays("heaviside", HAS_JUMPS, lambda x: torch.heaviside(x, torch.zeros(()))),
     stays("sqrt", STEEP, lambda x: x.abs().sqrt()),
     stays("log", STEEP, lambda x: x.sigmoid().log()),
     stays("reciprocal", STEEP, lambda x: x.sigmoid().reciprocal()),

@@ -205,3 +205,24 @@ def test_an_active_dropout_drops_in_the_converted_model_too():
     prepared = fxq.prepare(Net().eval(), x)
     prepared(x)
     assert (fxq.convert(prepared)(x) == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("body", "behind"),
+    [
+        (lambda m, x: torch.cat(x.chunk(2, 1)[::-1], 1), ["chunk", "getitem", "getitem", "cat"]),
+        (lambda m, x: torch.cat(x.split(1, 1)[::-1], 1), ["split", *["getitem"] * 4, "cat"]),
+        (lambda m, x: torch.stack(x.unbind(1)[::-1], 1), ["unbind", *["getitem"] * 4, "stack"]),
+        (lambda m, x: x.chunk(2, 1)[::-1][-1].repeat(1, 2, 1, 1), ["chunk", "getitem", "repeat"]),
+    ],
+)
+def test_lists_of_parts_from_the_end(forms_of, body, behind):
+    forms = forms_of(
+        lambda m, x: m.last(body(m, m.first(x))),
+        x=torch.randn(2, 3, 6, 6),
+        first=nn.Conv2d(3, 4, 1),
+        last=nn.Conv2d(4, 2, 1),
+    )
+    assert forms.units == ["conv", *behind, "conv"]
+    assert torch.equal(forms.got, forms.simulated)
+    assert forms.sqnr > 30
