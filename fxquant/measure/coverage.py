@@ -116,8 +116,16 @@ class Coverage(PrintedTable[CoverageRow]):
         return f" Those of {shown}{more} could not be counted, and are left out."
 
 
-def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
-    """The fate of every unit and of every refused operator, in the order of the graph, and of others that multiply."""
+def coverage(
+    gm: GraphModule, plan: QuantPlan, branch_rows: Mapping[str, Sequence[CoverageRow]] | None = None
+) -> Coverage:
+    """The fate of every unit and of every refused operator, in the order of the graph, and of others that multiply.
+
+    Args:
+        gm: The prepared float graph.
+        plan: Its plan.
+        branch_rows: Name of a call of ``torch.cond`` -> the rows of its branches; None: as they were prepared.
+    """
     nodes = nodes_by_name(gm)
     order = {name: index for index, name in enumerate(nodes)}
     rows = []
@@ -152,7 +160,8 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         )
     captures = get_metadata(gm, "captures") or ()
     ordered = sorted(rows, key=lambda row: order[row.node])
-    return Coverage(tuple(_with_branches(ordered, get_metadata(gm, "branch_rows") or {})), captures)
+    inside_of_calls = get_metadata(gm, "branch_rows") if branch_rows is None else branch_rows
+    return Coverage(tuple(_with_branches(ordered, inside_of_calls or {})), captures)
 
 
 def _with_branches(rows: Sequence[CoverageRow], inside: Mapping[str, Sequence[CoverageRow]]) -> Iterator[CoverageRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,17 @@ from torch.fx import GraphModule, Node
 
 from fxquant.capture.exported.branches import BRANCHES, Branches
 from fxquant.errors import CalibrationError, FxQuantError, FxQuantWarning, warn
-from fxquant.graph.module import set_metadata
+from fxquant.graph.module import get_metadata, set_metadata
 from fxquant.graph.query import module_of
 from fxquant.graph.shapes import run_example
-from fxquant.measure.coverage import coverage
+from fxquant.measure.coverage import CoverageRow, coverage
 from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.plan.qconfig import QConfigMapping, UnusedRule
 from fxquant.quantizer.data import PreparedModel
 
 Convert = Callable[..., GraphModule]
+
+_NOT_RUN = "no batch of the calibration has run this branch"
 
 
 def prepare_branches(prepared: PreparedModel) -> None:
@@ -33,7 +35,7 @@ def prepare_branches(prepared: PreparedModel) -> None:
     options = {"backend": prepared.backend.name, "patterns": prepared.patterns}
     calls = [] if prepared.trains else list(_calls(prepared.graph_module))
     operands = _operands(prepared, calls) if calls else {}
-    rows: dict[str, Any] = {}
+    rows: dict[str, tuple[CoverageRow, ...]] = {}
     for node, module in calls:
         for name in BRANCHES:
             try:
@@ -46,12 +48,14 @@ def prepare_branches(prepared: PreparedModel) -> None:
             module.add_module(name, inner.graph_module)
             prepared.branches[str(node.target), name] = inner
             found = coverage(inner.graph_module, inner.plan).rows
-            rows[node.name] = (
-                *rows.get(node.name, ()),
-                *(replace(row, node=f"{node.name}.{name}.{row.node}") for row in found),
-            )
+            rows[node.name] = (*rows.get(node.name, ()), *_below(found, node, name))
     if rows:
         set_metadata(prepared.graph_module, branch_rows=rows)
+
+
+def _below(rows: Sequence[CoverageRow], call: Node, name: str) -> Iterator[CoverageRow]:
+    """Yield the rows of a branch with the name that its nodes have in the model around it."""
+    return (replace(row, node=f"{call.name}.{name}.{row.node}") for row in rows)
 
 
 def unused_rules_of(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
@@ -117,7 +121,9 @@ def _of_call(prepared: PreparedModel, path: str) -> dict[str, PreparedModel]:
     return {name: inner for (at, name), inner in prepared.branches.items() if at == path}
 
 
-def convert_branches(prepared: PreparedModel, converted: GraphModule, convert: Convert, **options: Any) -> None:
+def convert_branches(
+    prepared: PreparedModel, converted: GraphModule, convert: Convert, **options: Any
+) -> dict[str, list[CoverageRow]]:
     """Put, in place, the quantized branches into a converted model. One that no batch has run stays float.
 
     Args:
@@ -125,8 +131,14 @@ def convert_branches(prepared: PreparedModel, converted: GraphModule, convert: C
         converted: What passes made of its graph.
         convert: Converts what was prepared of one branch.
         options: Keyword arguments for it.
+
+    Returns:
+        Name of each call of ``torch.cond`` -> the fate of what its branches hold.
     """
+    fates: dict[str, list[CoverageRow]] = {}
+    calls = list(_calls(prepared.graph_module)) if prepared.branches else []
     for (path, name), inner in prepared.branches.items():
+        called_by = [node for node, _ in calls if node.target == path]
         try:
             quantized: nn.Module = convert(inner, **options)
         except CalibrationError as error:
@@ -137,5 +149,12 @@ def convert_branches(prepared: PreparedModel, converted: GraphModule, convert: C
                     got=f"{path}.{name}: {error.summary}",
                     hint="calibrate with data that takes both branches",
                 )
-            continue
-        converted.get_submodule(path).add_module(name, quantized)
+            planned = coverage(inner.graph_module, inner.plan).rows
+            found = [row if row.fate == "float" else replace(row, fate="float", reason=_NOT_RUN) for row in planned]
+        else:
+            set_metadata(quantized, is_branch=True)
+            converted.get_submodule(path).add_module(name, quantized)
+            found = list(get_metadata(quantized, "quant_coverage").rows)
+        for node in called_by:
+            fates.setdefault(node.name, []).extend(_below(found, node, name))
+    return fates

@@ -74,9 +74,9 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     run = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = run.graph_module
     # Branches of torch.cond are models of their own.
-    convert_branches(prepared, converted, convert_prepared, to=to, engine=engine)
+    branch_rows = convert_branches(prepared, converted, convert_prepared, to=to, engine=engine)
     pack_like(converted, prepared.graph_module)  # in evaluation mode, on the device of the float graph
-    found = coverage(prepared.graph_module, plan)
+    found = coverage(prepared.graph_module, plan, branch_rows)
     set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)
     # load_state_dict says which joins only one of two models quantizes. For that it needs all joins, also those that
     # calibration left in float, so those of prepare's plan.

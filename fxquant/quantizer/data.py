@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -117,4 +117,11 @@ class PreparedModel:
     @cached_property
     def run_state(self) -> RunState:
         """The state that a batch may change, so that one that fails can be undone."""
-        return RunState(self.graph_module, self.observers, (*self.handlers.values(), *self.branches.values()))
+        return RunState(self.graph_module, self.observers, tuple(self._held_beside()))
+
+    def _held_beside(self) -> Iterator[Any]:
+        """Yield what observing a batch may change beside graph and observers: handlers, and all of each branch."""
+        yield from self.handlers.values()
+        for inner in self.branches.values():
+            yield inner
+            yield from inner._held_beside()

@@ -102,6 +102,10 @@ def test_a_branch_that_no_batch_has_run_stays_float(model):
     with pytest.warns(fxq.FxQuantWarning, match="a branch of torch.cond stays float"):
         converted = fxq.convert(prepared)
     assert layers(converted) == ["first", CALLS[0], "last"]
+    rows = {row.module: row for row in converted.quant_coverage.rows}
+    assert [rows[name].fate for name in ("first", "up", "down", "last")] == ["int8", "int8", "float", "int8"]
+    assert rows["down"].reason == "no batch of the calibration has run this branch"
+    assert converted.quant_coverage.int8_macs < 1
     with torch.no_grad():
         assert min(sqnr(model(x), converted(x)) for x in batches(model, (False,))) > 10
 
@@ -166,6 +170,42 @@ def test_branches_in_branches():
     assert layers(converted) == ["first", "cond.when_true.cond.when_true.inner"]
     with torch.no_grad():
         assert min(sqnr(model(x), converted(x)) for x in data) > 15
+
+
+def test_a_batch_that_fails_changes_no_branch_in_a_branch():
+    torch.manual_seed(0)
+    model = nn.Sequential(Nests(), nn.Linear(8, 8)).eval()
+    generator = torch.Generator().manual_seed(2)
+    data = [torch.randn(4, 8, generator=generator) * scale for scale in (1, 4) * 4] * 2
+    prepared = fxq.prepare(model, data[0])
+    fxq.calibrate(prepared, data, progress=False)
+    before = {name: value.clone() for name, value in prepared.state_dict().items()}
+    prepared.graph_module.get_submodule("1").register_forward_pre_hook(_fail)
+    for x in data[:8]:
+        with pytest.raises(Exception, match="on purpose"):
+            prepared(x * 100)
+    changed = [name for name, value in prepared.state_dict().items() if not same(value, before[name])]
+    assert changed == []
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
+
+
+@pytest.mark.parametrize("form", ["int8", "reference"])
+def test_a_branch_behind_a_float_layer_warns_of_no_gradients(model, form):
+    """Its operands ask for gradients because the layer has parameters; the caller of the model asks for none."""
+    data = batches(model)
+    config = fxq.get_default_qconfig_mapping().set_module_name("first", None)
+    prepared = fxq.prepare(model, data[0], config)
+    fxq.calibrate(prepared, data, progress=False)
+    converted = fxq.convert(prepared, to=form)
+    for built in (converted, copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", fxq.FxQuantWarning)
+            built(data[0])
+    with pytest.warns(fxq.FxQuantWarning, match="an input asks for gradients"):
+        converted(data[0].clone().requires_grad_())
 
 
 def test_training_leaves_branches_in_float(model):
