@@ -53,5 +53,5 @@ def digest_of_text(*parts: str) -> str:
 
 
 def without_addresses(text: str) -> str:
-    """Return a text without the addresses of objects, which differ between processes."""
-    return re.sub("0x[0-9a-f]+", "", text)
+    """Return a ``repr`` without addresses in memory, which differ from process to process."""
+    return re.sub("(?: at )?0x[0-9a-fA-F]+", "", text)

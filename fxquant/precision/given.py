@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import Any
 
 from fxquant.analysis.inputs import target_of
 from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
+from fxquant.distributed.facts import without_addresses
 from fxquant.errors import CalibrationError
 from fxquant.graph.inputs import bind
 from fxquant.plan.qconfig import QConfig
@@ -52,7 +52,7 @@ class Given:
         """
         if folder is None:
             return None
-        choices = _without_addresses(str([str(each) for each in options.choices]))
+        choices = without_addresses(str([str(each) for each in options.choices]))
         text = f"search_precision, candidates={choices}, seed={seed}, estimate={estimate}"
         observed = sorted((name, value) for name, value in prepared.observers.state_dict().items())
         inputs = [self.inputs, [value for _, value in observed]]
@@ -61,7 +61,7 @@ class Given:
         identity = {
             **run_identity(text, prepared.graph_module, prepared.plan, {}, inputs),
             "backend": f"{prepared.backend.name}, {len(left_out)} choices left out: {digest(left_out)}",
-            "configuration": digest([_without_addresses(repr(dict(qconfigs))), schemes]),
+            "configuration": digest([without_addresses(repr(dict(qconfigs))), schemes]),
         }
         return Checkpoint(folder, identity)
 
@@ -91,8 +91,3 @@ def read(prepared: Quantizer, data: Iterable[Any], num_batches: int | None, *, w
         raise CalibrationError("there is no data to search on", got="no batch", expected="at least one batch")
     bound = [bind(prepared.graph_module, *each, f"batch {index}") for index, each in enumerate(found)]
     return Given(found, bound, targets)
-
-
-def _without_addresses(text: str) -> str:
-    """Return a ``repr`` without addresses in memory, which differ from process to process."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -632,3 +633,16 @@ def test_a_gap_is_said(prepared, data, monkeypatch):
     real = knapsack.solve
     monkeypatch.setattr("fxquant.precision.options.solve", lambda *args: knapsack.Solution(real(*args).chosen, 0.25))
     assert "the search was cut short: a point of the budget may have 0.25 less noise" in str(searched(prepared, data))
+
+
+def test_ranks_compare_arguments_without_addresses(prepared, data, monkeypatch):
+    module = sys.modules["fxquant.precision.search_precision"]
+    compared: list[dict[str, str]] = []
+    monkeypatch.setattr(module, "compare_in_ranks", lambda _, facts: compared.append(dict(facts())))
+    for other in (lambda: fxq.MinMaxObserver(), lambda: fxq.MinMaxObserver()):
+        candidates = {"own": fxq.QConfig(activation=other, weight=QCONFIG.weight), "int8": QCONFIG}
+        fxq.search_precision(
+            prepared, data, budget=WIDE, candidates=candidates, estimate="gradient", num_batches=1, progress=False
+        )
+    assert compared[0] == compared[1]
+    assert "<lambda>" in compared[0]["set of arguments"]
