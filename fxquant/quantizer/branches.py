@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.capture.exported.branches import BRANCHES, Branches
-from fxquant.errors import CalibrationError, FxQuantError, FxQuantWarning, warn
+from fxquant.errors import CalibrationError, FxQuantError, FxQuantWarning, error_context, warn
 from fxquant.graph.module import get_metadata, set_metadata
 from fxquant.graph.query import module_of
 from fxquant.graph.shapes import run_example
@@ -134,14 +134,20 @@ def convert_branches(
 
     Returns:
         Name of each call of ``torch.cond`` -> the fate of what its branches hold.
+
+    Raises:
+        FxQuantError: a branch that batches have run cannot be converted; the message names the branch.
     """
     fates: dict[str, list[CoverageRow]] = {}
     calls = list(_calls(prepared.graph_module)) if prepared.branches else []
     for (path, name), inner in prepared.branches.items():
         called_by = [node for node, _ in calls if node.target == path]
         try:
-            quantized: nn.Module = convert(inner, **options)
+            with error_context(f"the branch {path}.{name}"):
+                quantized: nn.Module = convert(inner, **options)
         except CalibrationError as error:
+            if int(inner.calibration_statistics.history.batches):  # it has run, and something else is wrong
+                raise
             if (path, name) not in prepared.warned:
                 prepared.warned.add((path, name))
                 warn(

@@ -47,7 +47,7 @@ def convert_prepared(
 
     def make(in_float: Sequence[Refusal] = ()) -> Any:
         plan = final_plan(prepared, qparams, in_float)
-        converted = convert_by(prepared, to, plan, engine)
+        converted = convert_by(prepared, to, plan, engine, allow_uncalibrated)
         plans[converted] = plan
         return converted
 
@@ -61,7 +61,9 @@ def convert_prepared(
     return converted
 
 
-def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | None = None) -> GraphModule:
+def convert_by(
+    prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | None = None, allow_uncalibrated: bool = False
+) -> GraphModule:
     """Run the passes of ``CONVERT`` on a copy of the graph, and return the module that they make.
 
     Args:
@@ -69,12 +71,14 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
         to: A key of ``CONVERT``.
         plan: With the qparams of all activations.
         engine: As for :func:`fxquant.convert`.
+        allow_uncalibrated: As for :func:`fxquant.convert`, of the branches of ``torch.cond``.
     """
     passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
     run = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = run.graph_module
     # Branches of torch.cond are models of their own.
-    branch_rows = convert_branches(prepared, converted, convert_prepared, to=to, engine=engine)
+    options = {"to": to, "engine": engine, "allow_uncalibrated": allow_uncalibrated}
+    branch_rows = convert_branches(prepared, converted, convert_prepared, **options)
     pack_like(converted, prepared.graph_module)  # in evaluation mode, on the device of the float graph
     found = coverage(prepared.graph_module, plan, branch_rows)
     set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)

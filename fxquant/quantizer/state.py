@@ -32,16 +32,19 @@ def measured(prepared: PreparedModel) -> nn.Module:
     Behind a name that the model has itself stands ``_``, in its state dict too.
     """
     holder = nn.Module()
-    parts = {
-        "observers": prepared.observers,
-        "weight_layers": prepared.weight_layers,
-        STATISTICS: prepared.calibration_statistics,
-        LEARNED: _as_modules(prepared.learned_qparams),
-    }
+    parts: list[tuple[str, nn.Module]] = [
+        ("observers", prepared.observers),
+        ("weight_layers", prepared.weight_layers),
+        (STATISTICS, prepared.calibration_statistics),
+        (LEARNED, _as_modules(prepared.learned_qparams)),
+    ]
     for (path, which), inner in prepared.branches.items():
-        parts[f"branch_{path.replace('.', '_')}_{which}"] = measured(inner)
-    for name, part in parts.items():
-        holder.add_module(free_name(prepared.graph_module, name), part)
+        parts.append((f"branch_{path.replace('.', '_')}_{which}", measured(inner)))
+    for name, part in parts:
+        name = free_name(prepared.graph_module, name)
+        while hasattr(holder, name):  # of another branch, whose path has a dot where this one has an underscore
+            name = free_name(prepared.graph_module, f"{name}_")
+        holder.add_module(name, part)
     return holder
 
 

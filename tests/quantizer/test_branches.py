@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.errors import CalibrationError
 from fxquant.measure.noise import sqnr
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
@@ -215,3 +216,73 @@ def test_training_leaves_branches_in_float(model):
         prepared(x).sum().backward()
     assert all(parameter.grad is not None for parameter in prepared.parameters())
     assert layers(fxq.convert(prepared.eval())) == ["first", "last"]
+
+
+def test_a_model_without_ranges_has_none_in_branches_either(model):
+    data = batches(model)
+    calibrated = fxq.convert(fxq.calibrate(fxq.prepare(model, data[0]), data, progress=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fxq.FxQuantWarning)
+        empty = fxq.convert(fxq.prepare(model, data[0]), allow_uncalibrated=True)
+    assert layers(empty) == ["first", *CALLS, "last"]
+    empty.load_state_dict(calibrated.state_dict())
+    with torch.no_grad():
+        assert all(torch.equal(empty(x), calibrated(x)) for x in data[:2])
+
+
+class Overflows(Chooses):
+    """One branch hands NaN to its layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y = torch.cond(y.sum() > 0, lambda y: self.up(y), lambda y: self.down(torch.log(-y.abs())), (y,))
+        return self.last(y)
+
+
+def test_a_branch_that_has_run_and_has_no_range_is_an_error():
+    torch.manual_seed(0)
+    model = Overflows().eval()
+    data = batches(model)
+    prepared = fxq.prepare(model, data[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fxq.FxQuantWarning)
+        fxq.calibrate(prepared, data, progress=False)
+        with pytest.raises(CalibrationError, match=r"the branch cond\.when_false"):
+            fxq.convert(prepared)
+
+
+class Holds(nn.Module):
+    """A choice one module further down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b = Chooses()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(x)
+
+
+class Alike(nn.Module):
+    """Two choices, at paths that differ in a dot and an underscore."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.a_b = Holds(), Chooses()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) + 10 * self.a_b(-x)
+
+
+def test_a_state_has_the_branches_of_paths_that_differ_in_a_dot():
+    torch.manual_seed(0)
+    model = Alike().eval()
+    data = [x * sign for x in batches(model.a_b)[:4] for sign in (1, -1)] * 2
+    prepared = fxq.calibrate(fxq.prepare(model, data[0]), data, progress=False)
+    assert len({path.replace(".", "_") for path, _ in prepared.branches}) < len({path for path, _ in prepared.branches})
+    fresh = fxq.prepare(model, data[0])
+    fresh.load_state_dict(prepared.state_dict())
+    one, other = fxq.convert(prepared), fxq.convert(fresh)
+    assert layers(one) == layers(other)
+    assert len(layers(one)) == 8
+    with torch.no_grad():
+        assert all(torch.equal(one(x), other(x)) for x in data)
