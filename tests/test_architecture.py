@@ -342,6 +342,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/run_passes.py",
         "quantizer/state.py",
     ),
+    "quantizer/test_without_example.py": ("capture/optional_arguments.py",),
     "capture/test_automatic.py": (
         "capture/attempts.py",
         "capture/exported/exporting.py",

@@ -36,12 +36,19 @@ def require_given(value: Any, example: str, name: str) -> None:
 
     Args:
         value: The argument.
-        example: What it was when the model was prepared, in words.
+        example: What it was when the model was prepared, in words; empty if no example was given.
         name: Its name.
 
     Raises:
         InputError: it was left out.
     """
+    if value is None and not example:
+        raise InputError(
+            f"the argument {name!r} is left out, and was not when the model was prepared without example inputs",
+            got="None",
+            expected=f"a value: code that asks whether {name!r} is None went the way of a call that gives it",
+            hint=f"give {name!r}, or prepare with example inputs that leave it out",
+        )
     if value is None:
         raise InputError(
             f"the argument {name!r} was given when the model was prepared, and is left out now",

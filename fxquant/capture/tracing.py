@@ -9,23 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.capture.bare_layers import with_layer_inside
 from fxquant.capture.hooks import has_computed_weights, materialize_parametrizations, weights_by_modules
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
+from fxquant.capture.optional_arguments import Traced, trace_optional
 from fxquant.capture.tracer import QuantTracer
-from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import TracingError
 from fxquant.graph.assumptions import assume_values
 from fxquant.graph.inputs import bind_example, optional_inputs
 from fxquant.graph.methods import UNUSED_MODULES, unused_modules
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.shapes import record_values
-
-_Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
 
 _ROOT_HOOKS = (
     "_forward_pre_hooks",
@@ -70,7 +68,8 @@ def trace(
     Args:
         model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
         example_args: Positional inputs. None: nothing is run, and nothing is known of shapes. Where that
-            cannot be traced otherwise, arguments with defaults are left out.
+            cannot be traced otherwise, arguments with defaults are left out; else they are given. A call without one
+            that code compares with None is then an error.
         example_kwargs: Keyword inputs.
         leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
         leaf_types: Types (no subclasses) that patterns name: kept whole.
@@ -94,7 +93,7 @@ def trace(
     if not trains:
         materialize_parametrizations(own)
     layer, own = own, with_layer_inside(own, has_example=bound is not None)
-    untraceable: tuple[Untraceable, ...] = ()
+    found: Traced | None = None
     if isinstance(own, GraphModule):
         check_taken(own, leaf_modules)
 
@@ -107,33 +106,26 @@ def trace(
         carry_over(own, gm)
     else:
 
-        def attempt(marks_training_flag: bool) -> _Traced:
+        def attempt(marks_training_flag: bool) -> Traced:
             """Trace with new tracers; one more whenever a submodule cannot be traced, and is kept whole."""
-            tracers: list[QuantTracer] = []
 
-            def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
-                whole, left_out = (*leaf_modules, *paths), defaults
-                tracers.append(QuantTracer(whole, leaf_types, bound, factories, marks_training_flag, left_out))
-                return tracers[-1]
+            def make_tracer(paths: tuple[str, ...], factories: bool, left_out: Mapping[str, Any]) -> QuantTracer:
+                whole = *leaf_modules, *paths
+                return QuantTracer(whole, leaf_types, bound, factories, marks_training_flag, left_out)
 
-            defaults: Mapping[str, Any] = optional_inputs(own) if own is not layer and bound is None else {}
-            try:
-                graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
-            except TracingError:
-                defaults = optional_inputs(own) if bound is None else {}
-                if not defaults:
-                    raise
-                # No example says which arguments are left out, and code that branches on one of them was met.
-                graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
-            return graph, untraceable, tracers[-1]
+            defaults = optional_inputs(own) if bound is None else {}
+            bare = bound is None and own is not layer
+            return trace_optional(make_tracer, own, defaults, leave_out=bare, keep_untraceable=keep_untraceable)
 
         with weights_by_modules(own) if trains else nullcontext():
-            graph, untraceable, tracer = _traced_with_modes(attempt, own) if trains else attempt(False)
+            found = _traced_with_modes(attempt, own) if trains else attempt(False)
+        graph, _, tracer = found
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         carry_over(own, gm)
 
     # Record in node.meta what is known of each value: modules, then shapes and dtypes.
+    untraceable = () if found is None else found[1]
     mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in untraceable})
     if example_args is None:
         assume_values(gm)
@@ -144,7 +136,7 @@ def trace(
     return gm
 
 
-def _traced_with_modes(attempt: Callable[[bool], _Traced], model: nn.Module) -> _Traced:
+def _traced_with_modes(attempt: Callable[[bool], Traced], model: nn.Module) -> Traced:
     """Trace with a marked ``self.training``, unlike a literal False; with the bool where code takes nothing else."""
     if asks_by_identity(model):
         return attempt(False)

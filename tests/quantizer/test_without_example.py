@@ -215,3 +215,33 @@ def test_an_argument_that_can_be_traced_is_an_input():
     prepared = fxq.prepare(MayScale().eval(), None)
     x = torch.ones(2, 4)
     assert torch.equal(prepared(x, x * 2), 2 * prepared.graph_module(x, x))
+    int8 = fxq.convert(prepared)
+    assert int8(x, x).shape == (2, 4)
+    for model in (prepared, int8):
+        with pytest.raises(InputError, match="the argument 'scale' is left out, and was not when") as caught:
+            model(x)
+        assert "prepare with example inputs that leave it out" in str(caught.value)
+
+
+class PassesOn(nn.Module):
+    """Two arguments go to a function as they are, and code branches on the third."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, size: int | None = None, gain: float | None = None
+    ) -> torch.Tensor:
+        y = F.scaled_dot_product_attention(self.fc(x), x, x, attn_mask=mask, scale=size)
+        return y if gain is None else y * gain
+
+
+def test_an_argument_that_code_only_passes_on_may_be_left_out():
+    model, x = PassesOn().eval(), torch.ones(2, 3, 4)
+    prepared = fxq.prepare(model, None)
+    with torch.no_grad():
+        assert torch.equal(prepared(x, gain=1.0), model(x))
+        assert torch.equal(prepared(x, size=2.0, gain=3.0), model(x, size=2.0) * 3)
+    with pytest.raises(InputError, match="the argument 'gain' is left out"):
+        prepared(x)
