@@ -121,9 +121,13 @@ RULES = (
     LoweringRule(("dropout", "identity", "contiguous", "same", "rescale"), Lower.ELIDE, byte_activation),
 )  # fmt: skip
 
-# Smaller layers that stand alone between floats stay float. Multiply-accumulates of a linear layer on one row; for each
-# value of a linear layer, and of a convolution; and from how many values on the limits for each value apply.
-BREAK_EVEN = BreakEven(of_one_row=3 << 15, of_linear=2.0, of_convolution=13.0, values=1 << 14)
+# Smaller layers that stand alone between floats stay float.
+BREAK_EVEN = BreakEven(
+    of_one_row=3 << 15,  # multiply-accumulates of a linear layer on one row
+    of_linear=2.0,  # multiply-accumulates of a linear layer for each value that it reads or gives
+    of_convolution=13.0,  # the same, of a convolution
+    values=1 << 14,  # so many values are read or given where the two limits above apply
+)
 """Measured on one thread by ``benchmarks/int8_units.py --layers``: a call takes 15 µs where a float layer takes 6."""
 
 CPU = register_backend(Backend("cpu", RULES, break_even=BREAK_EVEN, cost=packed_cost))

@@ -1,4 +1,4 @@
-"""Runs the float graph over data, and shows every planned tensor to its observer."""
+"""Runs the float graph over data, and shows each activation of the plan to its observer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class CalibrationInterpreter(BoundInterpreter):
 
     ``BoundInterpreter.run_node`` calls ``compute`` for each node that calls something.
 
-    The graph is the float graph, untouched: what comes out is what the model gives, to the bit. A value is freed after
-    its last use, so memory does not grow with the number of batches.
+    The graph is the normalized float graph that ``prepare`` made. What comes out is what the model gives, to the bit,
+    but for the operators that were taken apart (see ``Quantizer``). A value is freed after its last use, so memory does
+    not grow with the number of batches.
 
     Args:
         gm: The prepared float graph.

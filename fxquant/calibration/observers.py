@@ -13,7 +13,7 @@ from fxquant.plan.spec import Means, Observed
 
 
 def make_observers(plan: QuantPlan) -> nn.ModuleDict:
-    """A fresh observer for each value that is measured, under its name."""
+    """A fresh observer for each activation and each mean that is measured, under the name of its ``TensorRef``."""
     observers = nn.ModuleDict()
     for ref, policy in plan.policies.items():
         # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".

@@ -65,6 +65,7 @@ def captured(
     if example_args is None and how == "export":
         raise InputError("torch.export runs example inputs", got="None", expected="a tuple of the positional inputs")
     kwargs = dict(example_kwargs or {})
+    # For a model that torch.fx can trace, `trace` (tracing.py) is all that runs. What follows may be tried otherwise.
     trace_model = partial(trace, example_args=example_args, example_kwargs=kwargs, leaf_types=leaf_types, trains=trains)
     if example_args is None:  # there is nothing to export, or to compare results on
         return trace_model(model, leaf_modules=leaf_modules, keep_untraceable=keep_untraceable)
@@ -104,7 +105,9 @@ class _Attempts:
         return gm
 
     def _check_results(self, gm: GraphModule) -> None:
-        """Refuse the graph of code that asked a number among its arguments for its type, which torch.fx hides.
+        """Compare the sizes of results with those of the model, and refuse the graph where they differ.
+
+        Code that asks ``isinstance(n, int)`` of a number among its arguments goes the wrong way when it is traced.
 
         Raises:
             TracingError: results are of other sizes.

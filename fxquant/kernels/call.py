@@ -42,9 +42,10 @@ SCHEMA_TYPES = {
 class Call(Generic[Result]):
     """The arguments of one call of an operator. Base of the records of all operators.
 
-    A record is a dataclass: its fields are the operator's arguments, in their order. The struct of the same name in
-    ``csrc`` has the same fields in the same order; a test compares the two. It is not frozen, and has
-    neither ``eq`` nor ``repr``: what dataclasses generate for these takes a tenth of the time of ``import fxquant``.
+    A record is a dataclass: its fields are the operator's arguments, in their order. The struct in ``csrc``
+    that is named like the class that declares the fields (``ConvCall``) has the same fields in the same order; a test
+    compares the two. A record is not frozen, and has neither
+    ``eq`` nor ``repr``: what dataclasses generate for these takes a tenth of the time of ``import fxquant``.
     """
 
     op: ClassVar[str]

@@ -40,8 +40,8 @@ class FloatResult:
 class QuantizedModule(PackingModule):
     """Base of the modules that run on quantized values.
 
-    State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
-    tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
+    State is buffers only (uint8/int8 integers, float32 scales and biases, int32 zero points), so ``state_dict`` holds
+    plain tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
     :meth:`pack` when a model is converted, and kept in ``_packed``. Loading a state dict, moving to a device, copying
     and unpickling drop it. Done to a whole model, its modules are packed again at once; done to a single module, at its
     next call. Writing into a buffer by hand does not drop it; call :meth:`invalidate` then.
@@ -208,7 +208,7 @@ class QuantizedModule(PackingModule):
 def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
     """Return the limits of an output, narrowed by an activation.
 
-    ``x -> round(x * (1 / scale)) + zero_point`` never falls, so clamping the float value and then quantizing equals
+    ``x -> round(x * (1 / scale)) + zero_point`` is monotonic, so clamping the float value and then quantizing equals
     quantizing and then clamping the integer: an activation costs nothing, and is exact.
 
     Args:

@@ -103,6 +103,7 @@ class QuantizedConv(WeightedModule):
         channel_axis = x.dim() - self.geometry.spatial - 1  # 1 in a batch, 0 in a single example
         if channel_axis not in (0, 1) or x.size(channel_axis) != self.in_channels:
             raise self._wrong_shape(x)
+        # finish_float_result (base.py) finishes float results alone; quantized values pass as they are.
         if channel_axis:
             return self.finish_float_result(convolve(x, residual=residual), self.activation)
         batch = convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
@@ -113,7 +114,7 @@ class QuantizedConv(WeightedModule):
         return kernel_of(why_not_native(self.weight_zero_point, self.geometry))
 
     def pack(self) -> Callable[..., Tensor]:
-        """Return what runs the convolution on inputs: it holds the packed weight and all other arguments."""
+        """Return what runs the convolution on inputs: natively, it holds the packed weight and all other arguments."""
         return self.convolution(self.unpacked_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:

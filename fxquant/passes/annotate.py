@@ -24,7 +24,7 @@ from fxquant.plan.spec import QParamsPolicy, TensorRef
 
 logger = logging.getLogger("fxquant")
 
-HAS_FLOAT_READER = "not all of what takes one of its tensors can run on integers"
+HAS_FLOAT_READER = "a float operator reads or makes an item of its tuple"
 
 CALLS = ("call_module", "call_function", "call_method")
 
@@ -75,7 +75,8 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    for match in map(choice.without_float_inputs, matches):  # a bounded function of a float value takes that value
+    # Sigmoid and the like (output Bounded) read a value that stays float as it is: their match then has no inputs.
+    for match in map(choice.without_float_inputs, matches):
         if match.nodes[-1] not in in_float:
             unit, built = unit_of(match, rules, choice.gives_float_result(match))
             units.append(unit)

@@ -173,7 +173,7 @@ def _is_read_by_others(call: _Call, calls: list[_Call]) -> bool:
 
 
 @graph_pass(after=("normalize", "decompose_composites", "functional_to_module"), keeps_values=True)
-def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def affine_to_norm(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``conv(x) * self.scale + self.shift`` becomes a ``ChannelAffine`` behind the convolution, named as the sum.
 
     So does ``FrozenBatchNorm2d`` of torchvision and others: what it computes of its buffers is constant. For training,

@@ -124,7 +124,7 @@ class _Lowering:
         return map_arg(arg, lambda node: self.integers_of(TensorRef(node.name)))
 
     def integers_of(self, ref: TensorRef) -> Node:
-        """Return the node that holds the integers of a float value; it is quantized where no unit made it."""
+        """Return the node that holds the integers of a value. It quantizes the value if no unit gives integers."""
         if ref.name not in self.integers:
             target = add_module(self.gm, f"{ref.name}_quantize", _named(Quantize(self.plan.qparams[ref]), ref.name))
             source = self.floats.get(ref.name, self.nodes[ref.name])

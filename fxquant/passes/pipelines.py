@@ -14,7 +14,7 @@ from fxquant.passes.decompose import decompose_attention, decompose_composites
 from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.fold_constants import fold_constants
 from fxquant.passes.fold_conv_bn import fold_conv_bn
-from fxquant.passes.functional_to_module import functional_to_module, make_norms
+from fxquant.passes.functional_to_module import affine_to_norm, functional_to_module
 from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_dequantize
 from fxquant.passes.integer_boundaries import integer_boundaries
 from fxquant.passes.lower_units import lower_units
@@ -33,10 +33,10 @@ Pipeline = tuple[Pass, ...]
 PREPARE: Pipeline = (
     fold_constants,  # before normalize: it follows in-place changes as the user wrote them
     normalize,  # before all tables: they name each operator once
-    number_bounds,  # patterns know clamps between numbers
+    number_bounds,  # bounds that are constant tensors become numbers: patterns know clamps between numbers
     decompose_composites,  # before layers are made: products with constant weights are layers
     functional_to_module,  # patterns know layers, not functions that take weights
-    make_norms,  # they follow layers
+    affine_to_norm,  # conv(x) * scale + shift becomes a kind of batch norm; such sums follow layers
     specialize_shapes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
     drop_idle,  # so that the operators of a pattern are neighbours; the passes before skip no-ops by themselves
@@ -52,7 +52,7 @@ EQUALIZE: Pipeline = (
 )
 """The passes that ``equalize`` runs on the graph of ``PREPARE``, whose batch norms are not folded."""
 
-FOLD: Pipeline = (
+BEFORE_LOWERING: Pipeline = (
     fold_conv_bn,
     observe_weights,  # a weight's range is that of the folded weight
     correct_bias,  # before the weight is replaced by what it is rounded to
@@ -60,12 +60,12 @@ FOLD: Pipeline = (
     round_biases,  # with the last scale of each input, and the last bias
 )
 
-TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)
+TO_FAKE_QUANT: Pipeline = (*BEFORE_LOWERING, insert_fake_quant, eliminate_dead_code)
 
-TO_REFERENCE: Pipeline = (*FOLD, apply_learned_rounding, insert_quantize_dequantize, eliminate_dead_code)
+TO_REFERENCE: Pipeline = (*BEFORE_LOWERING, apply_learned_rounding, insert_quantize_dequantize, eliminate_dead_code)
 
 TO_INT8: Pipeline = (
-    *FOLD,
+    *BEFORE_LOWERING,
     apply_learned_rounding,  # lowering rounds to the nearest step
     lower_units,
     merge_requantize,  # before the layout: a conversion that is gone needs none

@@ -107,16 +107,18 @@ def refuse_match(match: Match, backend: Backend, rules: Rules) -> Refusal | None
         return refusal(rejected.reason)
     if match.pattern.rounds_inside and uses_qparams and rules[match.configured_node].kind == "global":
         return refusal(BY_NAME_ALONE)
-    rule = backend.rule_for(match.pattern)
-    if rule is None:
+    lowering = backend.rule_for(match.pattern)
+    if lowering is None:
         return refusal(f"backend {backend.name!r} has no operator for it")
-    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(match, rule.takes)):
+    if not isinstance(lowering.build, (Lower, KeepAs, AsCalled)) and (
+        computed := _computed_argument(match, lowering.takes)
+    ):
         return refusal(f"its argument {computed.name!r} is computed at run time")
     quantizes = uses_qparams or bool(match.pattern.dynamic)
     # The back end accepts a scheme (None), or says why it cannot store it.
-    reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
+    reason = lowering.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
     if reason is None and match.pattern.weight_capture and qconfig.weight_scheme is not None:
-        reason = _why_not_weight(match, rule, qconfig.weight_scheme)
+        reason = _why_not_weight(match, lowering, qconfig.weight_scheme)
     return None if reason is None else refusal(f"backend {backend.name!r}: {reason}")
 
 

@@ -31,14 +31,15 @@ AS_FAST_IN_FLOAT = frozenset(pattern.name for pattern in ELEMENTWISE)
 class UnitChoice:
     """Decides which matches of a graph become units, and which of these units give float values.
 
-    A match that multiplies and accumulates (a convolution) becomes a unit, and so does a user's handler. The rest of
-    this class is about the other matches, and about layers that are too small.
+    A match that multiplies and accumulates (a convolution) becomes a unit, unless it is too small (below), and so
+    does a user's handler. The rest of this class is about the other matches, and about layers that are too small.
 
     Another match becomes a unit if its quantized result reaches such a unit, or a result of the model that the user
     asked to round, directly or through other matches. A match that takes float values becomes a unit only if every
     reader takes integers.
 
-    A bounded function (sigmoid) reads its input in float unless a unit computes that input: the range of another value
+    A bounded function (sigmoid, tanh, softmax: ``Pattern.output`` is ``Bounded``) reads its
+    input in float unless a unit computes that input: the range of another value
     ends where calibration saw it end, and the function has an answer for what lies beyond.
 
     A sum or a join of which integers need only a part (a slice), while float operators read the rest, stays float, and
@@ -79,7 +80,7 @@ class UnitChoice:
         if backend.break_even is not None:
             lone = (match for match in matches if self._stands_alone(match) and not asked_for(match))
             slower = slower_alone(lone, backend.break_even)
-            if any(_is_layer(match) and match.nodes[-1] not in slower for match in matches):
+            if any(_may_multiply_integers(match) and match.nodes[-1] not in slower for match in matches):
                 self._slower = slower
                 self._choose(computed_by_units)
 
@@ -104,7 +105,7 @@ class UnitChoice:
         return match if from_unit else replace(match, inputs=())
 
     def gives_float_result(self, match: Match) -> bool:
-        """Tell whether only float operators read the result, which the back end can make of its accumulators."""
+        """Tell whether only float operators read the result, and the back end can give floats from its accumulators."""
         if not match.pattern.can_give_integers:
             return True
         rule = self._backend.rule_for(match.pattern)
@@ -151,7 +152,7 @@ class UnitChoice:
     def _stands_alone(self, match: Match) -> bool:
         """Tell whether it reads float values, perhaps moved on the way, and gives float values."""
         return (
-            _is_layer(match)
+            _may_multiply_integers(match)
             and self.gives_float_result(match)
             and not any(self._is_computed_in_integers(match.captures[name]) for name in match.inputs)
         )
@@ -239,7 +240,7 @@ class UnitChoice:
         return f"only float operators read it ({names})"
 
 
-def _is_layer(match: Match) -> bool:
+def _may_multiply_integers(match: Match) -> bool:
     """Tell whether it multiplies quantized values, or may."""
     return match.pattern.handler is not None or (match.pattern.multiplies and bool(match.inputs))
 

@@ -82,6 +82,7 @@ RESIDUAL_PATTERNS = (
 )
 """Where a back end has no rule for these, the convolution and the sum are two units."""
 
+# Captures, the names by which checks and lower_units ask for nodes: x, conv, bn, act (the clamp), add, residual.
 # Checks: can_fold, above; constant_bounds (elementwise.py): the bounds of the clamp are numbers.
 CONV_PATTERNS = (
     Pattern("conv_bn_act", clamped(CONV_BN), inputs=("x",), weight="conv", check=all_of(can_fold, constant_bounds)),

@@ -78,7 +78,7 @@ class QuantPlan:
     policies: Mapping[TensorRef, QParamsPolicy] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
     qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
-    """Empty until calibrated."""
+    """Empty in the plan of ``prepare``; ``convert`` makes a plan that has them, and leaves this one as it is."""
     fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
     """While training: the path of the module that fake-quantizes a tensor; of a weight, that of its layer."""
     idle: tuple[IdleCall, ...] = ()

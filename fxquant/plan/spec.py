@@ -197,7 +197,7 @@ class TensorRef:
     """Names one tensor of a model. A name and not a Node: it survives deepcopy, pickling and printing."""
 
     name: str
-    """The producing node for an activation; the qualified name for a parameter."""
+    """The producing node of an activation; of a weight the qualified name and the unit's root, joined by ``@``."""
     kind: Literal["activation", "parameter", "call", "mean"] = "activation"
     """``call``: a value as one unit quantizes it, in each call anew; the name is that of value and unit.
     ``mean``: the means of a value over all dimensions but one; the name is that of value and dimension."""

@@ -1,4 +1,4 @@
-"""Calibrate: run data through the float graph, and show each planned value to its observer."""
+"""Calibrate: run data through the float graph, and show each activation of the plan to its observer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_BATCHES = 1000
 
 @outside_inference_mode
 def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
-    """Run one batch, show every planned tensor to its observer, and return the float output.
+    """Run one batch, show every planned activation to its observer, and return the float output.
 
     A batch that fails changes no observer. ``calibrate`` calls ``prepared.observe``, which is this function unless a
     subclass overrides it. Threads may each have a Quantizer, or take turns on one.

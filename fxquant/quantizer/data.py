@@ -50,7 +50,7 @@ class PreparedModel:
 
     * ``graph_module`` is a copy: nothing here is shared with the user's model.
     * ``plan`` names nodes of ``graph_module``, and is replaced, never changed.
-    * ``observers`` holds one module for each measured value of the plan, under the value's name.
+    * ``observers`` holds one module for each activation and each mean that is measured, under its name in the plan.
     * ``convert`` changes nothing of this but the notes of what was warned of (``warned``, and in ``weight_checksums``).
     """
 
@@ -84,7 +84,7 @@ class PreparedModel:
     weight_checksums: WeightChecksums = field(init=False)
     """The checksums of the weights, of the model when it was prepared and of the graph when it was measured."""
 
-    # Set when observers are attached, and changed by calibrate.
+    # Set when observers are attached. Calibration changes what they have seen.
     observers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
     calibration_statistics: CalibrationStatistics = field(init=False)
     """What calibration has shown beside qparams: the history of ranges, and extremes of channels and of joined values.
@@ -94,12 +94,14 @@ class PreparedModel:
     warned: set[tuple[str, str]] = field(default_factory=set, init=False)
     """Value and kind of each problem of the calibration that a warning has named."""
 
+    # Set by the constructor of Quantizer, last.
     handlers: dict[str, Any] = field(default_factory=dict, init=False)
     """Root of a unit -> the user's handler of it."""
+    # Set by prepare, one prepared model for each branch.
     branches: dict[tuple[str, str], PreparedModel] = field(default_factory=dict, init=False)
     """Path of a call of ``torch.cond`` and name of a branch -> what was prepared of the branch."""
 
-    # Set by training.
+    # Set by training, and by functions that improve a calibrated model: reconstruct, correct_statistics, equalize.
     trained: Mapping[TensorRef, QParams] | None = field(default=None, init=False)
     """The qparams that the model was trained with, which take the place of those of the observers."""
     learned_qparams: Mapping[TensorRef, QParams] = field(default_factory=dict, init=False)

@@ -38,7 +38,8 @@ def prepare_model(
         strict: Refuse operators that stay float without need.
         capture: How the model is captured.
     """
-    # Trace a copy. The layers of torch.nn stay calls of modules, as do the classes that patterns name.
+    # Trace a copy, by `trace` of capture/tracing.py as a rule.
+    # The layers of torch.nn stay calls of modules, as do the classes that patterns name.
     leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
     gm = captured(
         eval_copy_if_training(model),

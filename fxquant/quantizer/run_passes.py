@@ -65,6 +65,7 @@ def run_passes(
 ) -> PassRun:
     """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` stays as it is."""
     context = replace(pass_context(prepared, plan), factors=factors, splits=splits)
+    # PassManager runs each pass, and lints and recompiles the graph after it.
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
     result: Any = manager.run(gm, context)
     return PassRun(result, context, prepared.snapshots + manager.snapshots)

@@ -87,7 +87,7 @@ class _Segment:
     recording: Recording | None
     """None: in Python."""
     nodes: list[Node] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    loops_after: list[int] = field(default_factory=list)
     """How many loops were recorded when each of the nodes had run."""
     inputs: list[Node] = field(default_factory=list)
     """What they read of other segments."""
@@ -230,7 +230,7 @@ class _Compiler:
         segment.values[node] = value
         self._constants.note_read(node)  # a later write to a constant that was read makes the plan wrong
         segment.nodes.append(node)
-        segment.ends.append(segment.recording.loops)
+        segment.loops_after.append(segment.recording.loops)
         if isinstance(module, QuantizedModule):
             self._state_guards[module] = StateGuard(module, module._packed)
             self._guard_path(str(node.target))
@@ -356,7 +356,7 @@ class _Compiler:
             results_of_slots,
             len(segment.nodes),
             program.loops,
-            names_of_chains(program.chains, segment.nodes, segment.ends),
+            names_of_chains(program.chains, segment.nodes, segment.loops_after),
         )
 
     def _layout(self, node: Node) -> TensorLayout | None:

@@ -89,16 +89,16 @@ class ProgramStep:
 
 
 def names_of_chains(
-    chains: Iterable[Sequence[int]], nodes: Sequence[Node], ends: Sequence[int]
+    chains: Iterable[Sequence[int]], nodes: Sequence[Node], loops_after: Sequence[int]
 ) -> tuple[tuple[str, ...], ...]:
     """Return the paths or names of the nodes that launched the loops of chains.
 
     Args:
         chains: The numbers of their loops in the recording.
         nodes: What was recorded.
-        ends: How many loops were recorded when each of the nodes had run.
+        loops_after: How many loops were recorded when each of the nodes had run.
     """
-    launched = ((nodes[bisect_right(ends, loop)] for loop in chain) for chain in chains)
+    launched = ((nodes[bisect_right(loops_after, loop)] for loop in chain) for chain in chains)
     return tuple(tuple(str(n.target) if n.op == "call_module" else n.name for n in chain) for chain in launched)
 
 

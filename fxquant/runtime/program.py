@@ -157,7 +157,7 @@ class Program:
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the memory for all that lies between the loops; each thread that runs needs as much."""
+        """Bytes of all temporary tensors but those inside chains. Each call at the same time needs as much."""
         return self._library.fxquant_program_arena(self._handle)
 
 

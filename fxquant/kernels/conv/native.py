@@ -50,6 +50,7 @@ class NativeConv:
             geometry.groups,
         )
         self._trailing = output_arguments(epilogue)
+        # Declared in conv.py; the native side is conv2d_cpu in csrc/conv/cpu/conv.cpp.
         self._conv = getattr(torch.ops.fxquant, f"conv{self._geometry.spatial}d").default
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Packs the weight of an int8 convolution: reorders it so that tiles read their weights from begin to end."""
+"""Packs the weight of an int8 convolution: reorders it so that a tile of whole N blocks reads from begin to end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PANEL = 16
 """Output channels of a panel: the 32-bit lanes of the widest register."""
 
 N_BLOCK_PANELS = 4
-"""The most panels of an N block: as many as the loop multiplies at once."""
+"""The most panels of an N block: as many as a tile has with AVX-512 VNNI. Without, it has two panels or one."""
 
 K_GROUP = 4
 """Bytes of a K group: four successive input channels or taps, which one 32-bit lane multiplies."""
