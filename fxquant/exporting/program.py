@@ -87,8 +87,8 @@ def exported(
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
-    except FxQuantError:
-        raise
+    except FxQuantError as error:
+        raise error.within() from error  # without the trace that torch's interpreter writes into the message
     except Exception as error:
         with running(args, kwargs), torch.no_grad():
             model(*args, **kwargs)
