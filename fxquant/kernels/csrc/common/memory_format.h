@@ -49,8 +49,8 @@ inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool 
 
 inline std::vector<int64_t> sizes_of(const Tensor& x) { return {x.sizes().begin(), x.sizes().end()}; }
 
-// x itself if its elements lie in the order asked for, else a copy of which they do.
-inline Tensor in_order(const Tensor& x, bool channels_last) {
+// x itself if it is dense in this memory format, else a copy that is.
+inline Tensor to_memory_format(const Tensor& x, bool channels_last) {
   const std::vector<int64_t> sizes = sizes_of(x);
   const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
   bool right = true;
@@ -61,6 +61,6 @@ inline Tensor in_order(const Tensor& x, bool channels_last) {
   return y;
 }
 
-inline Tensor row_major(const Tensor& x) { return in_order(x, false); }
+inline Tensor row_major(const Tensor& x) { return to_memory_format(x, false); }
 
 }  // namespace fxquant

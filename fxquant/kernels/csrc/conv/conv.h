@@ -73,7 +73,9 @@ void check_vector(const char* op, const Call& c, const char* argument, const Ten
   check_same_device(op, argument, values, c.x);
 }
 
-// Makes all checks but those of geometry, which has made `shape` and `sizes`, and allocates the result.
+// Checks the weight, the vectors, the residual and the output, and allocates the result. Before it, check_input() has checked x,
+// and the checks of geometry have given `shape` and `sizes`. x and the residual are copied only where their memory format is
+// not that of the result.
 template <typename Call>
 CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
                                bool channels_last) {
@@ -90,7 +92,7 @@ CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& s
   const OutputQParams y_qparams =
       check_output_or_float(op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
   CheckedConv conv{shape,
-                   in_order(c.x, channels_last),
+                   to_memory_format(c.x, channels_last),
                    std::nullopt,  // residual, below
                    empty_as(c.x, sizes, channels_last, c.dtype),
                    row_major(c.weight),
@@ -110,7 +112,7 @@ CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& s
     conv.residual_scale =
         check_qparams(op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
     conv.residual_zero_point = static_cast<int32_t>(c.residual_zero_point);
-    conv.residual = in_order(*c.residual, channels_last);
+    conv.residual = to_memory_format(*c.residual, channels_last);
   }
   return conv;
 }

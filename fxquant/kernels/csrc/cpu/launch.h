@@ -14,7 +14,7 @@ namespace fxquant {
 template <typename Args>
 using LoopOf = void (*)(const Args&, int64_t, int64_t, void*);
 
-// Runs the tasks 0 <= i < tasks, at least `grain` successive ones on a thread.
+// Runs the tasks 0 <= i < tasks, about `grain` successive ones or more on a thread.
 template <typename Args, typename Loop>
 void launch(const Args& args, int64_t tasks, int64_t grain, Loop stateless, int64_t scratch = 0) {
   const LoopOf<Args> loop = stateless;

@@ -2,15 +2,15 @@
 // Python, checks and allocations.
 //
 // Memory of a run:
-//   argument block  the argument structs of all steps, one behind the other; each run patches its pointers to inputs and
-//                   outputs
+//   argument block  the argument structs of all steps, one behind the other, with the arrays that they point to; each run
+//                   patches its pointers to inputs and outputs
 //   arena           all temporary tensors; those that are not alive at the same time share memory
 //   scratch         memory that a loop uses while it runs, one part for each thread
 //
 //   patch the pointers to inputs and outputs
 //   for thread in threads:                  # in parallel
 //       for step in steps:                  # one loop of one operator, or a chain of loops (chains.h)
-//           for chunk of the step's tasks:  # at most one for each thread, with at least `grain` tasks
+//           for chunk of the step's tasks:  # at most one for each thread, of about `grain` tasks or more
 //               if nobody has claimed the chunk: run the loop on its tasks
 //           wait until all chunks of the step are done
 #pragma once
@@ -247,6 +247,7 @@ class Program {
  private:
   void run_tasks(const Step& step, const uint8_t* arguments, int64_t begin, int64_t end, uint8_t* scratch) const {
     if (step.chain >= 0) return chains_[step.chain].run(arguments, begin, end, scratch);
+    // step.loop is the lambda that the binding gave to launch(); step.call (recorder.h) calls it with its argument struct.
     step.call(step.loop, arguments + step.args, begin, end, scratch);
   }
 

@@ -213,7 +213,9 @@ class Recorder {
     steps.push_back(step);
   }
 
-  // Keeps a dense tensor alive until the recording ends, so that no other tensor gets its address.
+  // Keeps a dense tensor alive until the recording ends, so that no other tensor gets its address. allocated() (recorder.cpp)
+  // calls it for what a binding allocates, by empty_as(). Python names results again (_track_result of runtime/recording.py),
+  // since some come from no binding.
   void keep_alive(const torch::stable::Tensor& x) {
     maybe_fail_allocation();
     keep_alive_.push_back(x);

@@ -80,7 +80,7 @@ inline Cat prepare_cat(const CatCall& c) {
   check_result_sizes(op, sizes);
   const bool all = c.quant_min == smallest_of(dtype) && c.quant_max == smallest_of(dtype) + 255;
   for (size_t i = 0; i < cat.parts.size(); ++i) {
-    cat.parts[i] = in_order(cat.parts[i], channels_last);
+    cat.parts[i] = to_memory_format(cat.parts[i], channels_last);
     cat.copied.push_back(all && cat.scales[i] == static_cast<float>(c.scale) && cat.zero_points[i] == c.zero_point);
   }
   cat.y = empty_as(first, sizes, channels_last);

@@ -61,7 +61,7 @@ inline Images images_of(const char* op, const Tensor& x_, const PoolAxis& rows, 
   check_result_sizes(op, sizes);
   const int64_t channels = x_.size(x_.dim() - 3);
   const int64_t batch = x_.dim() == 4 ? x_.size(0) : 1;
-  return {in_order(x_, channels_last),           empty_as(x_, sizes, channels_last), channels_last ? batch : batch * channels,
+  return {to_memory_format(x_, channels_last), empty_as(x_, sizes, channels_last), channels_last ? batch : batch * channels,
           channels_last ? channels : int64_t{1}, rows,                               columns};
 }
 

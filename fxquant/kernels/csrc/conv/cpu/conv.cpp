@@ -42,7 +42,7 @@ Tensor conv_cpu(const CheckedConv& c) {
   }
   const ConvShape& s = c.shape;
   // FXQ_LOOP_WITH_VNNI (cpu/isa.h) picks the version of a loop for the instruction set that is active when it runs. These
-  // loops have a version of their own for VNNI.
+  // loops have a version of their own for VNNI, but for conv_tiles_loop, which FXQ_TILE_LOOP picks.
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);
     launch(depthwise, depthwise.tasks(), depthwise.grain(),

@@ -11,8 +11,8 @@ namespace {
 
 #if defined(__AVX512BW__)
 // Computes as unsigned bytes: int8 is shifted by 128, and its sign bit is flipped at the end. q.low and q.high are distances
-// from the zero point. The lower bound is applied to bytes; the upper one to float values, or, where none passes int32, to
-// bytes, too.
+// from the zero point. The lower bound is applied to bytes; the upper one to float values, or, where no value, divided by the
+// scale, can leave int32, to bytes as well.
 class OutputStore {
  public:
   OutputStore(uint8_t* y, float* y_float, const OutputQParams& q)
@@ -21,10 +21,10 @@ class OutputStore {
         byte_offset_(q.low + static_cast<float>(q.zero_point) < 0 ? 128 : 0),
         flip_(_mm512_set1_epi8(static_cast<char>(byte_offset_))),
         zero_point_(_mm512_set1_epi16(static_cast<int16_t>(q.zero_point + byte_offset_))),
-        low_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.low) + q.zero_point + byte_offset_))),
-        highest_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.high) + q.zero_point + byte_offset_))),
+        low_byte_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.low) + q.zero_point + byte_offset_))),
+        high_byte_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.high) + q.zero_point + byte_offset_))),
         inv_scale_(_mm512_set1_ps(q.inv_scale)),
-        high_(_mm512_set1_ps(q.high)) {}
+        high_steps_(_mm512_set1_ps(q.high)) {}
 
   // Stores V panels from index `at` on, of whose channels `left` exist: all of them if kWhole.
   template <int V, bool kWhole>
@@ -37,19 +37,19 @@ class OutputStore {
     }
   }
 
-  // For who rounds values itself: values divided by the scale, as integers. They must lie in int32, or be clamped first.
+  // For callers that round by themselves: returns round(value / scale). It must lie in int32, or be clamped first.
   template <bool kClamps>
   FXQ_INLINE __m512i integers(__m512 values) const {
     const __m512 steps = _mm512_mul_ps(values, inv_scale_);
-    return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_, steps) : steps);
+    return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_steps_, steps) : steps);
   }
   // Adds the zero point to such integers and stores them as bytes. Where the result has all values of uint8, they saturate,
   // and need not be clamped.
   template <int V, bool kWhole>
   FXQ_INLINE void store_steps(const __m512i* steps, bool clamps, int64_t at, int64_t left) const {
     __m512i bytes = packed<V>(steps);
-    if (clamps) bytes = _mm512_xor_si512(_mm512_max_epu8(_mm512_min_epu8(bytes, highest_), low_), flip_);
-    store_bytes<V, kWhole>(in_order(bytes), y_ + at, left);
+    if (clamps) bytes = _mm512_xor_si512(_mm512_max_epu8(_mm512_min_epu8(bytes, high_byte_), low_byte_), flip_);
+    store_bytes<V, kWhole>(unshuffled(bytes), y_ + at, left);
   }
 
  private:
@@ -58,10 +58,10 @@ class OutputStore {
   const int32_t byte_offset_;
   const __m512i flip_;
   const __m512i zero_point_;
-  const __m512i low_;
-  const __m512i highest_;
+  const __m512i low_byte_;
+  const __m512i high_byte_;
   const __m512 inv_scale_;
-  const __m512 high_;
+  const __m512 high_steps_;
 
   // Does what requantize() of math/requantize.h does. The minimum gives NaN back. The conversion makes INT32_MIN of it, as of
   // every value below, and packing saturates that to the lowest byte.
@@ -70,7 +70,7 @@ class OutputStore {
     __m512i steps[V];
     FXQ_UNROLL
     for (int v = 0; v < V; ++v) steps[v] = integers<true>(values[v]);
-    return in_order(_mm512_xor_si512(_mm512_max_epu8(packed<V>(steps), low_), flip_));
+    return unshuffled(_mm512_xor_si512(_mm512_max_epu8(packed<V>(steps), low_byte_), flip_));
   }
 
   // Packs V panels to unsigned bytes, whose groups of four are not in order yet.
@@ -82,7 +82,7 @@ class OutputStore {
   FXQ_INLINE __m512i pair(__m512i a, __m512i b) const {
     return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_);
   }
-  static FXQ_INLINE __m512i in_order(__m512i bytes) {
+  static FXQ_INLINE __m512i unshuffled(__m512i bytes) {
     return _mm512_permutexvar_epi32(_mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), bytes);
   }
 

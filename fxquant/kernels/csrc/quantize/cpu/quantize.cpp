@@ -29,7 +29,7 @@ Tensor quantize_cpu(const QuantizeCall& call) {
 
   const bool by_image = !axis.has_value() || *axis == 1;
   const bool as_image = call.channels_last && by_image && call.x.is_contiguous() && call.x.numel() > 0;
-  const Tensor x = call.channels_last && !as_image ? in_order(call.x, true) : dense(call.x);
+  const Tensor x = call.channels_last && !as_image ? to_memory_format(call.x, true) : dense(call.x);
   QuantizeArgs args{types.from, types.to, x.const_data_ptr(), nullptr, layout_of(x, axis), {}, {}};
   if (!as_image) qparams.lengthen_rows(args.layout);
   const QParamsOfEitherType arrays(types.from, qparams, call.quant_min, call.quant_max);

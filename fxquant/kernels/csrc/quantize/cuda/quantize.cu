@@ -65,7 +65,7 @@ struct FromFloat {
 Tensor quantize_cuda(const QuantizeCall& call) {
   const QuantizeTypes types(call);
   const QParams qparams(QuantizeTypes::kOp, call.x, call.scale, call.zero_point, types.channels);
-  const Tensor x = call.channels_last ? in_order(call.x, true) : dense(call.x);
+  const Tensor x = call.channels_last ? to_memory_format(call.x, true) : dense(call.x);
   const Tensor q = call.channels_last ? empty_as(x, sizes_of(x), true, call.dtype) : empty_like_dense(x, call.dtype);
   const Arguments arguments{x, q, qparams, layout_of(x, types.axis), call.quant_min, call.quant_max};
   with_float(types.from, FromFloat{arguments, types.to});

@@ -4,8 +4,11 @@
 // LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
 // pointers to its K blocks. With fewer than 16 channels it copies rows of taps first, with padding. Bytes of int8 are read
 // as uint8 by flipping the sign bit.
-// RHS: the packed weight, as conv_shape.h draws it. The weights of V panels are read from begin to end for each tile of R
-// pixels.
+// RHS: the packed weight, as conv_shape.h draws it. Each tile of R pixels reads the weights of its V panels once: from begin to
+// end where V are all panels of the N block, else the K groups of the other panels are skipped.
+//
+// R x V is 6 x 4 with AVX-512 VNNI, 6 x 2 with AVX-512, 2 x 1 with AVX2, and 1 x 1 without (kRows and kMostPanels in
+// cpu/loops/products.h). With fewer panels R is up to twice that, and smaller for the last pixels of a strip.
 //
 //   for strip, N block in tasks:                # in parallel
 //       find the pointers of the strip's pixels
@@ -53,7 +56,7 @@ struct NBlock {
   template <int R, int V, bool kSigned>
   void tile(const uint8_t* const* pointers, int64_t pixel) const {
     const int8_t* w = weight;
-    const int64_t step = block_panels * kPanelGroupBytes;  // from the weights of a K group to those of the next
+    const int64_t k_group_bytes = block_panels * kPanelGroupBytes;  // from the weights of a K group to those of the next
     // Start at the correction for the zero point of x.
     Accumulators initial[V];
     load_initial<V>(initial, a.zero_point_correction + channel, channels_left);
@@ -65,14 +68,14 @@ struct NBlock {
       FXQ_UNROLL
       for (int r = 0; r < R; ++r) x[r] = pointers[r] + bundle_offset;
       Weights weights[V];
-      for (int64_t k = 0; k < full_k_groups; ++k, w += step) {
+      for (int64_t k = 0; k < full_k_groups; ++k, w += k_group_bytes) {
         load_panels<V>(weights, w, kPanelGroupBytes);
         add_pixels<R, V, kSigned>(acc, x, k * kKGroup, weights);
       }
       if (tail != 0) {  // The memory of x may end here.
         load_panels<V>(weights, w, kPanelGroupBytes);
         add_pixel_tails<R, V, kSigned>(acc, x, full_k_groups * kKGroup, tail, weights);
-        w += step;
+        w += k_group_bytes;
       }
     }
     // A local copy of the epilogue: stores of bytes may alias the original, whose fields would be loaded again after each.
@@ -92,7 +95,7 @@ struct NBlock {
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
     for (; panels >= V; panels -= V) {
-      tiles<rows_of_tile(V), V, kSigned>(strip, 0);
+      tiles<rows_of_tile(V), V, kSigned>(strip, 0);  // as many rows as fit the registers (cpu/loops/tile.h)
       weight += V * kPanelGroupBytes;
       channel += V * kPanel;
       channels_left -= V * kPanel;

@@ -2,7 +2,7 @@
 // A row is one of the product: a pixel of a convolution, or a row of a linear layer.
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
-#include "conv/cpu/loops/conv_ending.h"
+#include "conv/cpu/loops/clamp_at.h"
 #include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/output_store.h"
 #include "cpu/loops/products.h"
@@ -26,14 +26,14 @@ class Epilogue {
         row_scale_(a.row_scale),
         row_zero_point_(a.row_zero_point),
         weight_sums_(a.weight_sums),
-        ending_(a.y_float != nullptr ? kFloats : byte_ending(a, 0, a.shape.channels)),
+        clamp_at_(a.y_float != nullptr ? kFloats : clamp_of_bytes(a, 0, a.shape.channels)),
         output_(a.y, a.y_float, a.y_qparams) {}
 
   // Finishes R rows of V panels, of whose channels `left` exist. Bytes are computed panel by panel: scale and bias of a panel
   // are loaded once for all rows, and the rows do not wait for each other.
   template <int R, int V>
   FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
-    if (ending_ == kFloats || row_scale_ != nullptr) return store_rows<R, V>(acc, row, channel, left);
+    if (clamp_at_ == kFloats || row_scale_ != nullptr) return store_rows<R, V>(acc, row, channel, left);
     const int64_t at = row * channels_ + channel;
     __m512i steps[R][V];
     round_panels<R, V>(acc, at, channel, left, steps);
@@ -57,7 +57,7 @@ class Epilogue {
   const float* const row_scale_;
   const int32_t* const row_zero_point_;
   const int32_t* const weight_sums_;
-  const Ending ending_;
+  const ClampAt clamp_at_;
   const OutputStore output_;
 
   template <int R, int V, int r = 0>
@@ -92,12 +92,12 @@ class Epilogue {
     scale_panel<R, V, v>(acc, _mm512_maskz_loadu_ps(mask, scale_ + channel + v * kPanel),
                          _mm512_maskz_loadu_ps(mask, bias_ + channel + v * kPanel), values);
     if (residual_ != nullptr) add_residual<R>(residual_ + at + v * kPanel, mask, values);
-    ending_ == kClampValues ? round_panel<R, V, v, true>(values, steps) : round_panel<R, V, v, false>(values, steps);
+    clamp_at_ == kClampValues ? round_panel<R, V, v, true>(values, steps) : round_panel<R, V, v, false>(values, steps);
     if constexpr (v + 1 < V) round_panels<R, V, v + 1>(acc, at, channel, left, steps);
   }
   template <int R, int V, bool kWhole, int r = 0>
   FXQ_INLINE void store_steps(const __m512i (*steps)[V], int64_t at, int64_t left) const {
-    output_.store_steps<V, kWhole>(steps[r], ending_ != kSaturate, at, left);
+    output_.store_steps<V, kWhole>(steps[r], clamp_at_ != kSaturate, at, left);
     if constexpr (r + 1 < R) store_steps<R, V, kWhole, r + 1>(steps, at + channels_, left);
   }
 

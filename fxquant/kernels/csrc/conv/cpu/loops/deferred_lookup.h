@@ -20,7 +20,7 @@ struct DeferredLookup {
   int64_t channel = 0;
   int64_t channels = 0;
 
-  // Notes what a task wrote, and looks up what the one before wrote.
+  // Notes what a task wrote, and looks up what the one before wrote, unless this task goes on with channels of the same pixels.
   void next(int64_t new_pixel, int64_t new_pixels, int64_t new_channel, int64_t new_channels, int64_t new_rows = 1,
             int64_t new_row_stride = 0) {
     if (rows == new_rows && pixel == new_pixel && pixels == new_pixels && channel + channels == new_channel) {

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstring>
 
-#include "conv/cpu/loops/conv_ending.h"
+#include "conv/cpu/loops/clamp_at.h"
 #include "conv/cpu/loops/depthwise.h"
 #include "conv/cpu/loops/depthwise_registers.h"
 
@@ -100,7 +100,7 @@ struct Block {
   int64_t panel = -1;
   int64_t channel = 0;  // the first one
   int64_t left = 0;     // channels
-  Ending clamp = kClampValues;
+  ClampAt clamp = kClampValues;
   int64_t lane_offsets[kLanes] = {};  // of each lane, from the first channel of a pixel of y
 
   Block(const DepthwiseArgs& args, uint8_t* memory)
@@ -212,7 +212,7 @@ struct Block {
     std::memcpy(corrections, a.zero_point_correction + channel, left * sizeof(int32_t));
     std::memcpy(scales, a.scale + channel, left * sizeof(float));
     std::memcpy(biases, a.bias + channel, left * sizeof(float));
-    clamp = byte_ending(a, channel, left);
+    clamp = clamp_of_bytes(a, channel, left);
     for (int64_t k = 0; k < kQuarters; ++k) {
       for (int64_t i = 0; i < kLanes; ++i) {
         const int64_t from = i % V * kPanel + k * 4, to = k * kQuarterFloats + i * 4;

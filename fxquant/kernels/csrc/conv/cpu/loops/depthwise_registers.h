@@ -131,27 +131,27 @@ class Requantize {
         inv_scale_(_mm512_set1_ps(q.inv_scale)),
         high_(_mm512_set1_ps(q.high)) {}
 
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    const __m512i low = pack_steps(steps<kEnding>(values[0]), steps<kEnding>(values[1]));
-    return pack_pairs<kEnding>(low, pack_steps(steps<kEnding>(values[2]), steps<kEnding>(values[3])));
+    const __m512i low = pack_steps(steps<kClampAt>(values[0]), steps<kClampAt>(values[1]));
+    return pack_pairs<kClampAt>(low, pack_steps(steps<kClampAt>(values[2]), steps<kClampAt>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE __m512i steps(__m512 values) const {
     const __m512 steps = _mm512_mul_ps(values, inv_scale_);
-    constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
+    constexpr bool kClamps = kClampAt == kClampValues || kClampAt == kAddResidual;
     return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_, steps) : steps);
   }
   FXQ_INLINE __m512i pack_steps(__m512i a, __m512i b) const {
     return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_);
   }
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE __m512i pack_pairs(__m512i a, __m512i b) const {
     const __m512i bytes = _mm512_packus_epi16(a, b);
-    if constexpr (kEnding == kSaturate) return bytes;
-    const __m512i below = kEnding == kClampBytes ? _mm512_min_epu8(bytes, highest_) : bytes;
+    if constexpr (kClampAt == kSaturate) return bytes;
+    const __m512i below = kClampAt == kClampBytes ? _mm512_min_epu8(bytes, highest_) : bytes;
     return _mm512_xor_si512(_mm512_max_epu8(below, low_), flip_);
   }
 
@@ -245,27 +245,27 @@ class Requantize {
         inv_scale_(_mm256_set1_ps(q.inv_scale)),
         high_(_mm256_set1_ps(q.high)) {}
 
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    const __m256i low = pack_steps(steps<kEnding>(values[0]), steps<kEnding>(values[1]));
-    return pack_pairs<kEnding>(low, pack_steps(steps<kEnding>(values[2]), steps<kEnding>(values[3])));
+    const __m256i low = pack_steps(steps<kClampAt>(values[0]), steps<kClampAt>(values[1]));
+    return pack_pairs<kClampAt>(low, pack_steps(steps<kClampAt>(values[2]), steps<kClampAt>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE __m256i steps(__m256 values) const {
     const __m256 steps = _mm256_mul_ps(values, inv_scale_);
-    constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
+    constexpr bool kClamps = kClampAt == kClampValues || kClampAt == kAddResidual;
     return _mm256_cvtps_epi32(kClamps ? _mm256_min_ps(high_, steps) : steps);
   }
   FXQ_INLINE __m256i pack_steps(__m256i a, __m256i b) const {
     return _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero_point_);
   }
-  template <Ending kEnding>
+  template <ClampAt kClampAt>
   FXQ_INLINE __m256i pack_pairs(__m256i a, __m256i b) const {
     const __m256i bytes = _mm256_packus_epi16(a, b);
-    if constexpr (kEnding == kSaturate) return bytes;
-    const __m256i below = kEnding == kClampBytes ? _mm256_min_epu8(bytes, highest_) : bytes;
+    if constexpr (kClampAt == kSaturate) return bytes;
+    const __m256i below = kClampAt == kClampBytes ? _mm256_min_epu8(bytes, highest_) : bytes;
     return _mm256_xor_si256(_mm256_max_epu8(below, low_), flip_);
   }
 

@@ -112,7 +112,7 @@ class Requantize {
  public:
   explicit Requantize(const OutputQParams& q) : q_(q) {}
 
-  template <Ending>
+  template <ClampAt>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
     float all[16];
     std::memcpy(all, values, sizeof(all));

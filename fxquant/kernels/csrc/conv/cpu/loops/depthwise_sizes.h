@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "conv/cpu/loops/conv_ending.h"
+#include "conv/cpu/loops/clamp_at.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

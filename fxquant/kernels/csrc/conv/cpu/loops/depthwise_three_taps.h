@@ -117,7 +117,7 @@ FXQ_INLINE void add_residual(FloatLanes (*values)[kQuarters], const uint8_t* res
 }
 
 // Computes `count` pixels of kRows rows of the result. w is the first column that they read.
-template <int kStride, int kRows, Ending kEnding, bool kSigned>
+template <int kStride, int kRows, ClampAt kClampAt, bool kSigned>
 __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& columns, int64_t w, int64_t count,
                                      const uint8_t* first, const uint8_t* second, const RowTarget& target) {
   SlidingColumns c = columns;
@@ -128,7 +128,7 @@ __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& colum
   SumLanes initial[kQuarters];
   load_initial(initial, b.initial);
   uint8_t* y = target.y;
-  const int64_t step = target.step * (kEnding == kFloats ? 4 : 1);
+  const int64_t step = target.step * (kClampAt == kFloats ? 4 : 1);
   const uint8_t* residual = target.residual;
   const uint8_t residual_flip = b.a.residual_signed ? 0x80 : 0;
   const int32_t residual_zero_point = b.a.residual_zero_point + residual_flip;
@@ -157,14 +157,14 @@ __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& colum
     }
     FloatLanes values[kRows][kQuarters];
     scale_tile<kRows>(scale, bias, sums, values);
-    if constexpr (kEnding == kAddResidual) {
+    if constexpr (kClampAt == kAddResidual) {
       add_residual<kRows>(values, residual, target.row_step, residual_flip, residual_zero_point, residual_scale);
       residual += step;
     }
-    if constexpr (kEnding == kFloats) {
+    if constexpr (kClampAt == kFloats) {
       store_floats<kRows>(values, reinterpret_cast<float*>(y), target.row_step, b.lane_offsets);
     } else {
-      store_tile<kRows, kEnding>(requantize, values, y, target.row_step);
+      store_tile<kRows, kClampAt>(requantize, values, y, target.row_step);
     }
     if constexpr (kStride == 1) {
       copy_quarters(left, middle);
@@ -244,7 +244,7 @@ void slide_rows(const Block& b, int64_t output, int64_t count, int64_t pixel, in
 }
 
 // Computes a tile of R registers of pixels.
-template <int R, Ending kEnding>
+template <int R, ClampAt kClampAt>
 FXQ_INLINE void three_taps_of(const Block& b, const Requantize& requantize, const uint8_t* const* x, int64_t at,
                               int64_t plane, const ByteLanes (*weights)[kQuarters], uint8_t* y, int64_t step) {
   SumLanes sums[R][kQuarters];
@@ -254,13 +254,13 @@ FXQ_INLINE void three_taps_of(const Block& b, const Requantize& requantize, cons
   add_packed_tap<R>(sums, x[2] + at, plane, weights[2]);
   FloatLanes values[R][kQuarters];
   scale_tile<R>(b.scale, b.bias, sums, values);
-  if constexpr (kEnding == kFloats) {
+  if constexpr (kClampAt == kFloats) {
     store_floats<R>(values, reinterpret_cast<float*>(y), step, b.lane_offsets);
   } else {
-    store_tile<R, kEnding>(requantize, values, y, step);
+    store_tile<R, kClampAt>(requantize, values, y, step);
   }
 }
-template <Ending kEnding>
+template <ClampAt kClampAt>
 __attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const uint8_t* packed_columns, const uint8_t* w,
                                           uint8_t* y, int64_t step) {
   ByteLanes weights[3][kQuarters];
@@ -270,10 +270,10 @@ __attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const u
   const int64_t* const taps = b.columns->taps;
   const uint8_t* const x[3] = {packed_columns + taps[0], packed_columns + taps[1], packed_columns + taps[2]};
   int64_t i = 0;
-  for (; i + 2 <= steps; i += 2, y += 2 * step * (kEnding == kFloats ? 4 : 1)) {
-    three_taps_of<2, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
+  for (; i + 2 <= steps; i += 2, y += 2 * step * (kClampAt == kFloats ? 4 : 1)) {
+    three_taps_of<2, kClampAt>(b, requantize, x, i * kRegister, plane, weights, y, step);
   }
-  if (i < steps) three_taps_of<1, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
+  if (i < steps) three_taps_of<1, kClampAt>(b, requantize, x, i * kRegister, plane, weights, y, step);
 }
 
 // Computes `count` pixels of one row of the result, of which `pixel` is the first, from packed columns.

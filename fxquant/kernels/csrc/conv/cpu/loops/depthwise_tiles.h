@@ -54,10 +54,10 @@ FXQ_INLINE void scale_tile(const float* scale, const float* bias, const SumLanes
   if constexpr (k + 1 < kQuarters) scale_tile<R, k + 1>(scale, bias, sums, values);
 }
 
-template <int R, Ending kEnding, int r = 0>
+template <int R, ClampAt kClampAt, int r = 0>
 FXQ_INLINE void store_tile(const Requantize& requantize, const FloatLanes (*values)[kQuarters], uint8_t* y, int64_t step) {
-  store_bytes(y, requantize.template bytes<kEnding>(values[r]));
-  if constexpr (r + 1 < R) store_tile<R, kEnding, r + 1>(requantize, values, y + step, step);
+  store_bytes(y, requantize.template bytes<kClampAt>(values[r]));
+  if constexpr (r + 1 < R) store_tile<R, kClampAt, r + 1>(requantize, values, y + step, step);
 }
 // Stores R registers of pixels as floats, all of whose lanes exist. They lie `step` floats apart.
 template <int R, int i = 0>
@@ -78,7 +78,7 @@ FXQ_INLINE void store_accumulators_of(const SumLanes (*sums)[kQuarters], uint8_t
 
 // Computes a tile from packed columns. Registers of bytes are stored `step` bytes apart; if not kFinish, accumulators are
 // stored, one behind the other.
-template <int R, Ending kEnding, bool kFinish>
+template <int R, ClampAt kClampAt, bool kFinish>
 __attribute__((noinline)) void tile(const Block& b, const uint8_t* packed_columns, const uint8_t* w, uint8_t* y,
                                     int64_t step) {
   SumLanes sums[R][kQuarters];
@@ -98,21 +98,21 @@ __attribute__((noinline)) void tile(const Block& b, const uint8_t* packed_column
   if constexpr (kFinish) {
     FloatLanes values[R][kQuarters];
     scale_tile<R>(b.scale, b.bias, sums, values);
-    if constexpr (kEnding == kFloats) {
+    if constexpr (kClampAt == kFloats) {
       store_floats<R>(values, reinterpret_cast<float*>(y), step, b.lane_offsets);
     } else {
-      store_tile<R, kEnding>(Requantize(b.requantize), values, y, step);
+      store_tile<R, kClampAt>(Requantize(b.requantize), values, y, step);
     }
   } else {
     store_accumulators_of<R>(sums, y);
   }
 }
-template <int R, Ending kEnding, bool kFinish>
+template <int R, ClampAt kClampAt, bool kFinish>
 FXQ_INLINE void tile_of(int64_t steps, const Block& b, const uint8_t* x, const uint8_t* w, uint8_t* y, int64_t step) {
   if constexpr (R > 1) {
-    if (steps < R) return tile_of<R - 1, kEnding, kFinish>(steps, b, x, w, y, step);
+    if (steps < R) return tile_of<R - 1, kClampAt, kFinish>(steps, b, x, w, y, step);
   }
-  tile<R, kEnding, kFinish>(b, x, w, y, step);
+  tile<R, kClampAt, kFinish>(b, x, w, y, step);
 }
 FXQ_INLINE void tile_of_bytes(int64_t steps, const Block& b, const uint8_t* x, const uint8_t* w, uint8_t* y, int64_t step) {
   b.clamp == kClampValues ? tile_of<kSteps, kClampValues, true>(steps, b, x, w, y, step)

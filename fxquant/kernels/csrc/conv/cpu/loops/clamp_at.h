@@ -1,4 +1,4 @@
-// How the bytes of a convolution end. No torch.
+// Where the values of a convolution are clamped to the bounds of its result: as floats, as bytes, or nowhere. No torch.
 #pragma once
 #include <cmath>
 
@@ -8,12 +8,16 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// How a tile ends: with bytes, or with floats. Values are clamped before they become bytes. Where none, divided by the scale,
-// passes int32, the bytes are clamped instead. Where the result has all values of uint8, they saturate anyway.
-enum Ending { kClampValues, kClampBytes, kSaturate, kAddResidual, kFloats };
+enum ClampAt {
+  kClampValues,  // float values are clamped before they become bytes
+  kClampBytes,   // bytes are clamped: no float value, divided by the scale, can leave int32
+  kSaturate,     // nothing is clamped: the result has all values of uint8, at whose ends the conversion to bytes saturates
+  kAddResidual,  // as kClampValues, after a residual was added: for depthwise_three_taps.h alone
+  kFloats,       // nothing is clamped: the result is float
+};
 
-// Returns how bytes of the channels channel <= c < channel + count end. NaN counts as if it passed int32.
-inline Ending byte_ending(const ConvArgs& a, int64_t channel, int64_t count) {
+// Returns where the channels channel <= c < channel + count of a result of bytes are clamped. NaN counts as if it left int32.
+inline ClampAt clamp_of_bytes(const ConvArgs& a, int64_t channel, int64_t count) {
   constexpr float kLimit = 1 << 30;
   const OutputQParams& y = a.y_qparams;
   const float most = static_cast<float>(a.shape.k_blocks() * a.shape.k_block_bytes()) * (255 * 128);
