@@ -32,7 +32,7 @@ class PassContext:
     handlers: Mapping[str, Any] = field(default_factory=dict)
     """Root of a unit -> the handler that a user registered for its pattern."""
     weight_layers: Mapping[str, FakeQuantizedWeight] = field(default_factory=dict)
-    """Root of a unit -> the layer with its weight, where the integers come from its ``weight_fake_quant``."""
+    """Root of a unit -> the layer with its weight, where the rounding is learned: by its ``weight_fake_quant``."""
     means: Mapping[TensorRef, Tensor] = field(default_factory=dict)
     """What was observed for the policies of kind ``Means``: float64 [C]."""
     example_args: tuple[Any, ...] = ()

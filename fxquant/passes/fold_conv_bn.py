@@ -1,4 +1,4 @@
-"""Folds batch norms into the weight before them."""
+"""Folds batch norms into the weight and the bias of the layer before them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fxquant.plan.quant_plan import QuantUnit
 
 @graph_pass(keeps_values=True, required=True)
 def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``bn(conv(x))`` becomes one convolution, under the name of the batch norm's node."""
+    """``bn(layer(x))`` becomes one layer, under the name of the batch norm's node."""
     ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, ctx.pattern_of(unit)) for unit in ctx.plan.units))
     return gm
 

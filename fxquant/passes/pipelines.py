@@ -1,6 +1,7 @@
 """The orders in which passes run.
 
-``after`` of a pass names those that must run first, where nothing else would notice a wrong order.
+``after`` of a pass names those that must run first, where nothing else would notice a wrong order. ``keeps_values``:
+FXQUANT_VERIFY checks that results stay as they are. ``required``: FXQUANT_SKIP_PASSES may not name it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ BEFORE_LOWERING: Pipeline = (
     observe_weights,  # a weight's range is that of the folded weight
     correct_bias,  # before the weight is replaced by what it is rounded to
     share_join_qparams,  # before values are rounded
-    round_biases,  # with the last scale of each input, and the last bias
+    round_biases,  # with the final scale of each input, and the corrected bias
 )
 
 TO_FAKE_QUANT: Pipeline = (*BEFORE_LOWERING, insert_fake_quant, eliminate_dead_code)
@@ -87,7 +88,7 @@ def passes_for(to: str, *, integers: bool) -> Pipeline:
     """
     if not integers or to == "fake_quant":
         return CONVERT[to]
-    return (*CONVERT[to], integer_boundaries)  # last: passes that compare values run on float inputs
+    return (*CONVERT[to], integer_boundaries)  # last: FXQUANT_VERIFY runs the float example through all others
 
 
 TO_TRAINING: Pipeline = (insert_training_fake_quant, compute_tensors)

@@ -1,4 +1,4 @@
-"""Attach to a plan what measures its values: observers, statistics, and layers whose weights round in their own way."""
+"""Attach to a plan what measures its values: observers, statistics, and layers with learned rounding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def attach_no_statistics(prepared: PreparedModel) -> None:
 
 
 def planned_weight_layers(prepared: PreparedModel) -> nn.ModuleDict:
-    """Return the layers whose weights the plan lets round in their own way, before anything is learned."""
+    """Return the layers of whose weights the plan wants the rounding to be learned, before anything is learned."""
     weights = [policy for ref, policy in prepared.plan.policies.items() if ref.kind == "parameter"]
     makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
     if not any(isinstance(make(), LearnedRounding) for make in makers.values()):

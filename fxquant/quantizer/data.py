@@ -90,7 +90,7 @@ class PreparedModel:
     """What calibration has shown beside qparams: the history of ranges, and extremes of channels and of joined values.
     The report and the warnings are made of it."""
     weight_layers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
-    """Root of a unit -> the layer whose weight rounds in its own way, batch norm folded in."""
+    """Root of a unit -> the layer whose weight has a learned rounding, batch norm folded in."""
     warned: set[tuple[str, str]] = field(default_factory=set, init=False)
     """Value and kind of each problem of the calibration that a warning has named."""
 

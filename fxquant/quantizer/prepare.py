@@ -31,8 +31,8 @@ def prepare_model(
     """Set the graph of a copy of ``model``, and the plan. ``configure`` has set what the user asks for.
 
     Args:
-        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``. Its
-            ``config`` is replaced where it is a ``LowBitMapping``.
+        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound``, ``branches`` and
+            ``weight_checksums``. Its ``config`` is replaced where it is a ``LowBitMapping``.
         model: The float model. It is not changed.
         leaf_modules: As for :func:`fxquant.prepare`, as are the next two and the errors.
         strict: Refuse operators that stay float without need.

@@ -1,6 +1,7 @@
 """Programs: what native operators launched for inputs of one shape, recorded, and run again without the operators.
 
-Nothing lies between two loops of a program: no Python, no checks, no allocation. ``csrc/cpu/program.cpp`` has the rest.
+Nothing lies between two loops of a program: no Python, no checks, no allocation. ``csrc/cpu/program.h`` runs
+them, and ``csrc/cpu/program.cpp`` has the functions that are called from here.
 """
 
 from __future__ import annotations

@@ -50,11 +50,11 @@ class ProgramEngine:
 
     A plan is made for each shape of the inputs, when it comes the second time; the first call packs what is not packed
     yet. A shape stands here for all that a plan depends on (``_key``): shapes, dtypes, strides, whether gradients are
-    wanted, and numbers. The least recently used plans are dropped. Whatever changes a module (a state dict that is
-    loaded, a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does:
-    for other devices, for arguments that are given by keyword, that are neither plain tensors nor numbers, or whose
-    default is neither, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a
-    warning where one cannot be made.
+    wanted, and the numbers, strings and None among the inputs. The least recently used plans are dropped. Whatever
+    changes a module (a state dict that is loaded, a hook, another module in its place) makes its plans invalid. Where a
+    program cannot run, the graph does: for other devices, for arguments that are given by keyword, that are neither
+    plain tensors nor one of these, or whose default is not, under ``torch.compile``, ``torch.export``, transforms and
+    modes that intercept operators; with a warning where one cannot be made.
 
     Copies and pickles of a model begin without plans.
     """

@@ -1,4 +1,4 @@
-"""Packs the weight of an int8 convolution: reorders it so that a tile of whole N blocks reads from begin to end."""
+"""Packs the weight of an int8 convolution: a tile of all panels of an N block then reads it from begin to end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLED = 64
 """Elements that are compared first: weights that differ in none of them are compared as a whole."""
 
 FEW_CHANNELS = 16
-"""With fewer input channels a row of taps is read as one K block."""
+"""With fewer input channels an ungrouped convolution reads a row of taps as one K block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class PackedLayout:
     A window is read in K blocks: parts that one pointer to the input leads to, each with its weights. A K block is
 
     * a tap (kernel element), as a rule;
-    * a row of taps, if there are few input channels;
+    * a row of taps, if there are few input channels and no groups;
     * a column of taps, of all planes, if the convolution is depthwise.
 
-    A K group is four bytes of a K block. Groups of less than 16 output channels are bundled and become one product:
-    weights between different groups of a group bundle are zero.
+    A K group is four bytes of a K block. As many groups as have at most 16 output channels together are bundled and
+    become one product, if that number divides the number of groups: weights between different groups are zero.
 
     The panels of a group bundle are divided evenly into N blocks. Inside an N block the panels are interleaved, K group
     by K group: a K group for each channel of the first panel, of the second, and so on, then the next K group. So an N
