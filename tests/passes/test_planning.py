@@ -98,8 +98,8 @@ def test_linear_and_clamp_are_one_unit():
 REJECTIONS = {
     "number": (Lambda(lambda m, x: m.c(x) + x.size(1), c=conv()), "add", "its operand 'b' is a number, not a tensor"),
     "no pattern": (
-        Lambda(lambda m, x: torch.heaviside(m.c(x), x), c=conv()),
-        "heaviside",
+        Lambda(lambda m, x: torch.nextafter(m.c(x), x), c=conv()),
+        "nextafter",
         "no pattern knows this operator",
     ),
     "no integer form": (
