@@ -111,7 +111,8 @@ def calibrate(
 
     Returns:
         ``prepared``, whose ``calibration_report()`` shows what was found; what looks wrong is
-        warned of, once. An interrupt keeps what was observed until then.
+        warned of, once. An interrupt keeps what was observed until then (inside of :func:`share_work` only what its
+        ``checkpoint`` holds).
 
     Raises:
         InputError: a batch of the wrong kind; the message shows what came and what was expected.

@@ -165,7 +165,8 @@ def replayed(records: BatchRecords, observers: Mapping[str, Any]) -> Callable[[i
             if fields is None:
                 continue
             if isinstance(observer, ChannelMeans):
-                _add_means(observer, *fields)
+                total, count = (each.to(observer.count.device) for each in fields)
+                observer.merge(total, count)
             elif isinstance(observer, HistogramObserver):
                 observer.nonfinite_count += fields[0].to(observer.nonfinite_count.device)
             else:
@@ -180,21 +181,6 @@ def _merge_range(observer: RangeObserver, low: Tensor, high: Tensor, nonfinite: 
         observer.start(tuple(low.shape), low)
         observer.merge(low, high)
     observer.nonfinite_count += nonfinite.to(observer.nonfinite_count.device)
-
-
-def _add_means(observer: ChannelMeans, total: Tensor, count: Tensor) -> None:
-    total = total.to(observer.count.device)
-    if observer.total.numel() == 0:
-        observer.total = total.clone()
-    elif observer.total.shape != total.shape:
-        raise InputError(
-            "the number of channels differs from that of earlier batches",
-            got=f"{len(total)} channels",
-            expected=f"{len(observer.total)} channels",
-        )
-    else:
-        observer.total += total
-    observer.count += count.to(observer.count.device)
 
 
 def add_counts(observer: HistogramObserver, counts: Tensor, low: Tensor, high: Tensor, shape: tuple[int, ...]) -> None:

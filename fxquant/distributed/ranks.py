@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class Ranks:
                 return
             if self.rank == 0:  # this process may keep the store: the others shall have read of it
                 others = [f"knows/{rank}" for rank in range(1, self.size)]
-                with _forgiven():
+                with suppress(RuntimeError, ConnectionError):
                     self._store.wait(others, timedelta(seconds=min(self.timeout, 5.0)))
 
     def compare(self, what: str, facts: Mapping[str, str]) -> None:
@@ -196,7 +197,7 @@ class Ranks:
     def _cause(self, rank: int) -> str:
         """Return why a rank will not answer any more; empty while it may."""
         failed = f"failed/{rank}"
-        with _forgiven():
+        with suppress(RuntimeError, ConnectionError):
             if self._store.check([failed]):
                 text = self._store.get(failed).decode()
                 self._store.set(f"knows/{self.rank}", "")
@@ -213,13 +214,3 @@ class Ranks:
             expected=f"an answer within {self.timeout:g} s",
             hint=keeps if self.checkpoint else "share_work(checkpoint=folder) keeps what each rank has observed",
         )
-
-
-class _forgiven:  # noqa: N801 - it is used as a function
-    """Let an error of the store pass: the process that kept it may be gone."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
-        return kind is not None and issubclass(kind, (RuntimeError, ConnectionError))

@@ -52,17 +52,30 @@ class ChannelMeans(nn.Module):
         total = x.sum(others, dtype=wide) if others else x.to(wide)
         if not bool(torch.isfinite(total).all()):
             total = torch.nan_to_num(x.to(torch.float64), 0.0, 0.0, 0.0).sum(others)
+        self.merge(total, x.numel() // x.shape[kept], f" in a tensor of shape {tuple(x.shape)}")
+
+    def merge(self, total: Tensor, count: Tensor | int, source: str = "") -> None:
+        """Add the sums of a batch.
+
+        Args:
+            total: Float [C], the sum of each channel.
+            count: How many values of each channel were summed.
+            source: What an error says of where they come from.
+
+        Raises:
+            InputError: it has another number of channels than what was seen before.
+        """
         if self.total.numel() == 0:
-            self.total = total.to(torch.float64)
+            self.total = total.to(torch.float64, copy=True)  # later sums are added in place
         elif self.total.shape != total.shape:
             raise InputError(
                 "the number of channels differs from that of earlier batches",
-                got=f"{len(total)} channels in a tensor of shape {tuple(x.shape)}",
+                got=f"{len(total)} channels{source}",
                 expected=f"{len(self.total)} channels",
             )
         else:
             self.total += total
-        self.count += x.numel() // x.shape[kept]
+        self.count += count
 
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Take what several copies of this one have seen, each a part of the data, for what this one has seen.
