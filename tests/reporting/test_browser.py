@@ -82,7 +82,7 @@ def test_a_node_that_is_gone_is_said_to_be(small: Path, opened: Opened) -> None:
 def test_passes_stand_side_by_side(small: Path, opened: Opened) -> None:
     script = """[...document.querySelectorAll(".step")].find((e) => e.innerText.includes("fold_conv_bn")).click();"""
     document = opened(small, "view=passes", script)
-    assert "bn(conv(x)) becomes one convolution" in words(document)
+    assert "bn(layer(x)) becomes one layer" in words(document)
     assert re.search(r'side gone"[^>]*><span class="sign">−</span><code>conv = Conv2d\(x\)', document)
     assert re.search(
         r'side new"[^>]*><span class="sign">\+</span><code>bn = <mark>Conv2d\[conv\]\(x\)</mark>', document
