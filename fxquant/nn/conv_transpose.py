@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,10 +55,7 @@ class QuantizedConvTranspose(QuantizedConv):
         self.spread = tuple(int(step) for step in conv.stride)
         lengths: Any = zip(conv.kernel_size, conv.stride, conv.padding, conv.output_padding, conv.dilation, strict=True)
         self.axes = tuple(Axis(*along) for along in lengths)
-        geometry: Any = zip(conv.dilation, conv.kernel_size, conv.padding, conv.output_padding, strict=True)
-        sides = [(step * (size - 1) - cut, more) for step, size, cut, more in geometry]
-        self.before = tuple(before for before, _ in sides)
-        self.after = tuple(before + more for before, more in sides)
+        self.before, self.after = plain_padding(conv)
 
     @classmethod
     def from_unit(cls, unit: UnitView) -> QuantizedConvTranspose:
@@ -78,30 +75,44 @@ class QuantizedConvTranspose(QuantizedConv):
 
     def reference(self, *inputs: Tensor) -> Tensor:
         x, *rest = inputs
-        return super().reference(self.with_zeros_between(x), *rest)
-
-    def with_zeros_between(self, x: Tensor) -> Tensor:
-        """Return the input of the plain convolution: elements ``stride`` apart, padding, and zero points between.
-
-        Where the padding of the transposed convolution exceeds the reach of its kernel, elements are cut off instead.
-        """
-        first = x.dim() - len(self.spread)
-        sides: list[tuple[int, int, int, int]] = list(
-            zip(x.shape[first:], self.spread, self.before, self.after, strict=True)
-        )
-        if all(step == 1 and before == after == 0 for _, step, before, after in sides):
-            return x
-        size = [(length - 1) * step + 1 + max(before, 0) + max(after, 0) for length, step, before, after in sides]
-        spread = torch.full([*x.shape[:first], *size], self.scalars("x")[1], dtype=x.dtype, device=x.device)
-        places = [slice(max(low, 0), max(low, 0) + (n - 1) * step + 1, step) for n, step, low, _ in sides]
-        kept = [slice(max(-low, 0), n - max(-high, 0)) for n, (_, _, low, high) in zip(size, sides, strict=True)]
-        inside: Any = (Ellipsis, *places)
-        wanted: Any = (Ellipsis, *kept)
-        spread[inside] = x
-        return spread[wanted]
+        spread = with_zeros_between(x, self.spread, self.before, self.after, self.scalars("x")[1])
+        return super().reference(spread, *rest)
 
     def extra_repr(self) -> str:
         return f"transposed, stride={self.spread}, as {super().extra_repr()}"
+
+
+def plain_padding(conv: Transposed) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the plain convolution pads before and after its input, along each axis; below 0 is cut off."""
+    along: Any = zip(conv.dilation, conv.kernel_size, conv.padding, conv.output_padding, strict=True)
+    sides = [(step * (size - 1) - cut, more) for step, size, cut, more in along]
+    return tuple(before for before, _ in sides), tuple(before + more for before, more in sides)
+
+
+def with_zeros_between(
+    x: Tensor, stride: Sequence[int], before: Sequence[int], after: Sequence[int], zero: float
+) -> Tensor:
+    """Return the input of the plain convolution: elements ``stride`` apart, padding, and ``zero`` between.
+
+    Args:
+        x: [N, C_in, *spatial] or [C_in, *spatial], of any dtype.
+        stride: Of the transposed convolution.
+        before, after: What ``plain_padding`` gives. Where the padding of the transposed convolution exceeds the reach
+            of its kernel, elements are cut off instead.
+        zero: What stands for 0.
+    """
+    first = x.dim() - len(stride)
+    sides: list[tuple[int, int, int, int]] = list(zip(x.shape[first:], stride, before, after, strict=True))
+    if all(step == 1 and low == high == 0 for _, step, low, high in sides):
+        return x
+    size = [(length - 1) * step + 1 + max(low, 0) + max(high, 0) for length, step, low, high in sides]
+    spread = torch.full([*x.shape[:first], *size], zero, dtype=x.dtype, device=x.device)
+    places = [slice(max(low, 0), max(low, 0) + (n - 1) * step + 1, step) for n, step, low, _ in sides]
+    kept = [slice(max(-low, 0), n - max(-high, 0)) for n, (_, _, low, high) in zip(size, sides, strict=True)]
+    inside: Any = (Ellipsis, *places)
+    wanted: Any = (Ellipsis, *kept)
+    spread[inside] = x
+    return spread[wanted]
 
 
 def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:

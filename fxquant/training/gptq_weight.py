@@ -13,7 +13,6 @@ from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
-from fxquant.graph.macs import TRANSPOSED
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, QScheme
@@ -98,8 +97,6 @@ def _refusal(layer: Any, scheme: QScheme, own: Any) -> str:
         return f"{type(own.weight_fake_quant).__name__} has integers of its own"
     if reason := refused_kind(layer):
         return reason
-    if isinstance(layer, TRANSPOSED):
-        return "a transposed convolution has no columns that all its outputs read"
     if scheme.float_qparams:
         return "its zero points are no integers"
     if (inputs := inputs_of_output(layer)) > MOST_INPUTS:
@@ -111,7 +108,8 @@ def round_weight(weight: Tensor, qparams: QParams, products: InputProducts, choi
     """Find the integers of one weight: those of GPTQ, and where these are worse on the data, the nearest ones.
 
     Args:
-        weight: float [C_out, C_in / groups, *kernel_size].
+        weight: float [C_out, C_in / groups, *kernel_size]; of a transposed convolution
+            [C_in, C_out / groups, *kernel_size].
         qparams: As the observer chose them.
         products: Of the inputs.
         choices: How columns are rounded.
@@ -122,7 +120,7 @@ def round_weight(weight: Tensor, qparams: QParams, products: InputProducts, choi
 
     # Two ways to round to the nearest step: on the scales of the observer, and on those of least error.
     fitting = replace(qparams, scale=least_error_scale(weight, qparams))
-    matrices = [WeightMatrix.of(weight, each, products.groups) for each in (qparams, fitting)]
+    matrices = [WeightMatrix.of(weight, each, products.groups, products.transposed) for each in (qparams, fitting)]
     found = [(each.nearest, each) for each in matrices]
     fitted = matrices[1]
 
@@ -151,14 +149,11 @@ def round_weight(weight: Tensor, qparams: QParams, products: InputProducts, choi
         integers, chosen, after = found[index][0], fitting if index else qparams, float(errors[index].sum())
     count = max(products.count, 1)
     damping = 0.0 if solved is None else solved[1]
-    return Rounded(_back(integers, weight, qparams), chosen, float(errors[0].sum()) / count, after / count, damping)
+    whole = from_matrices(integers, weight.shape, products.transposed).to(qparams.scheme.dtype)
+    return Rounded(whole, chosen, float(errors[0].sum()) / count, after / count, damping)
 
 
 def _picked(candidates: list[Tensor], best: Tensor) -> Tensor:
     """Of several tensors [groups, outputs, n], take the one for each output that ``best`` says."""
     places = best[None, :, :, None].expand(1, *candidates[0].shape)
     return torch.stack(candidates).gather(0, places).squeeze(0)
-
-
-def _back(integers: Tensor, weight: Tensor, qparams: QParams) -> Tensor:
-    return from_matrices(integers, weight.shape).to(qparams.scheme.dtype)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError
 from fxquant.graph.inputs import describe_value
+from fxquant.graph.macs import TRANSPOSED
 from fxquant.kernels.conv.reference import ConvGeometry
+from fxquant.nn.conv_transpose import plain_convolution, plain_padding, with_zeros_between
 from fxquant.training.unit_samples import patches
 
 VALUES_AT_ONCE = 1 << 22
@@ -20,14 +22,16 @@ class InputProducts:
     """``sum(x x^T)`` over everything that a layer reads, for each group of a convolution.
 
     Args:
-        layer: Linear layer or convolution.
+        layer: Linear layer or convolution, plain or transposed. An output of a transposed one multiplies all taps of
+            the plain convolution that sums the same products, some of them with 0.
 
     ``sums`` is float64 [groups, inputs, inputs], inputs in the order of ``WeightMatrix``. ``count`` is the number of
     outputs that read them, in each channel.
     """
 
     def __init__(self, layer: Any) -> None:
-        self._layer = layer
+        self.transposed = isinstance(layer, TRANSPOSED)
+        self._layer, self._plain = layer, plain_convolution(layer) if self.transposed else layer
         self.groups = groups_of(layer)
         inputs = inputs_of_output(layer)
         self.sums = torch.zeros(self.groups, inputs, inputs, dtype=torch.float64, device=layer.weight.device)
@@ -53,13 +57,15 @@ class InputProducts:
             for part in x.reshape(-1, x.shape[-1]).split(max(VALUES_AT_ONCE // x.shape[-1], 1)):
                 self._add(part.unsqueeze(0))
             return
-        geometry = ConvGeometry.of(self._layer)
+        if self.transposed:
+            x = with_zeros_between(x, self._layer.stride, *plain_padding(self._layer), 0.0)
+        geometry = ConvGeometry.of(self._plain)
         sizes = geometry.output_size(tuple(x.shape[-geometry.spatial :]))
         batch = len(x) if x.dim() == geometry.spatial + 2 else 1
         width = self.sums.shape[-1] * self.groups
         places = torch.arange(batch * int(torch.tensor(sizes).prod()))
         for chosen in places.split(max(VALUES_AT_ONCE // width, 1)):
-            rows = patches(x, self._layer, sizes, chosen)
+            rows = patches(x, self._plain, sizes, chosen)
             by_group = rows.view(len(rows), -1, self.groups, x.shape[-geometry.spatial - 1] // self.groups)
             self._add(by_group.permute(2, 0, 1, 3).flatten(2))
 
@@ -78,4 +84,6 @@ def groups_of(layer: Any) -> int:
 
 def inputs_of_output(layer: Any) -> int:
     """Return how many inputs one output of a layer adds up: of a convolution, all taps of all channels of its group."""
+    if isinstance(layer, TRANSPOSED):
+        return int(layer.weight[:, 0].numel()) // layer.groups
     return int(layer.weight[0].numel())

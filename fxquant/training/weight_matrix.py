@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fxquant.fake_quantize.qparams import from_integers, to_integers
+from fxquant.nn.conv_transpose import mirrored_weight
 from fxquant.plan.spec import QParams, QScheme
 
 
@@ -16,7 +17,8 @@ from fxquant.plan.spec import QParams, QScheme
 class WeightMatrix:
     """A weight with the qparams of each of its values. All tensors are float64 [groups, outputs, inputs].
 
-    Columns are taps, the last dimension of the kernel fastest, and then input channels, as ``patches`` has them.
+    Columns are taps, the last dimension of the kernel fastest, and then input channels, as ``patches`` has them. A
+    transposed convolution has the matrix of the plain one that sums the same products: ``mirrored_weight``.
     """
 
     weight: Tensor
@@ -32,13 +34,15 @@ class WeightMatrix:
     of values of several rows."""
 
     @classmethod
-    def of(cls, weight: Tensor, qparams: QParams, groups: int) -> WeightMatrix:
+    def of(cls, weight: Tensor, qparams: QParams, groups: int, transposed: bool = False) -> WeightMatrix:
         """Take a weight apart.
 
         Args:
-            weight: float [C_out, C_in / groups, *kernel_size].
+            weight: float [C_out, C_in / groups, *kernel_size]; of a transposed convolution
+                [C_in, C_out / groups, *kernel_size].
             qparams: Of any granularity.
             groups: Of the convolution; 1 for a linear layer.
+            transposed: Whether the convolution is transposed.
         """
         scheme = qparams.scheme
         ones, zeros = (
@@ -47,12 +51,12 @@ class WeightMatrix:
         # What 1 stands for without zero points is the scale; what 0 stands for with a scale of 1, the zero point.
         scale = from_integers(ones, qparams.scale, torch.zeros_like(qparams.zero_point), scheme)
         zero_point = -from_integers(zeros, torch.ones_like(qparams.scale), qparams.zero_point, scheme)
-        by_row, runs = scheme.axis is not None and scheme.axis % weight.dim() == 0, None
+        by_row, runs = _is_by_row(weight, scheme, groups, transposed), None
         if scheme.group_size is not None and by_row:
             taps = weight[0, 0].numel()
             runs = (torch.arange(weight.shape[1], device=weight.device) // scheme.group_size).repeat(taps)
         integers = to_integers(weight, qparams.scale, qparams.zero_point, scheme)
-        matrices = [as_matrices(each, groups).double() for each in (weight, scale, zero_point, integers)]
+        matrices = [as_matrices(each, groups, transposed).double() for each in (weight, scale, zero_point, integers)]
         return cls(matrices[0], matrices[1], matrices[2], matrices[3], scheme, by_row, runs)
 
     def errors(self, integers: Tensor, products: Tensor) -> Tensor:
@@ -81,11 +85,28 @@ def steps_of(weight: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme)
     return ((weight / scale).round() + zero_point).clamp(scheme.quant_min, scheme.quant_max)
 
 
-def as_matrices(weight: Tensor, groups: int) -> Tensor:
-    """From [C_out, C_in / groups, *kernel_size] to [groups, C_out / groups, taps * C_in / groups]."""
-    return weight.movedim(1, -1).flatten(1).unflatten(0, (groups, -1))
+def _is_by_row(weight: Tensor, scheme: QScheme, groups: int, transposed: bool) -> bool:
+    """Tell whether each output channel has scales of its own; those of groups share them in a transposed weight."""
+    if scheme.axis is None:
+        return False
+    axis = scheme.axis % weight.dim()
+    if not transposed:
+        return axis == 0
+    return scheme.group_size is None and (axis == 1 if groups == 1 else axis == 0 and groups == weight[:, 0].shape[0])
 
 
-def from_matrices(matrices: Tensor, shape: Any) -> Tensor:
+def as_matrices(weight: Tensor, groups: int, transposed: bool = False) -> Tensor:
+    """From [C_out, C_in / groups, *kernel_size] to [groups, C_out / groups, taps * C_in / groups].
+
+    A transposed weight, [C_in, C_out / groups, *kernel_size], gives the matrices of the plain one.
+    """
+    plain = mirrored_weight(weight, groups) if transposed else weight
+    return plain.movedim(1, -1).flatten(1).unflatten(0, (groups, -1))
+
+
+def from_matrices(matrices: Tensor, shape: Any, transposed: bool = False) -> Tensor:
     """Invert ``as_matrices``; ``shape`` is that of the weight."""
-    return matrices.flatten(0, 1).reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1).contiguous()
+    groups = len(matrices)
+    plain = (shape[1] * groups, shape[0] // groups, *shape[2:]) if transposed else shape
+    weight = matrices.flatten(0, 1).reshape(plain[0], *plain[2:], plain[1]).movedim(-1, 1).contiguous()
+    return mirrored_weight(weight, groups) if transposed else weight

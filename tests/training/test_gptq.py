@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, PlanError, UnknownNameError
+from fxquant.nn.conv_transpose import mirrored_weight
 from fxquant.training import gptq_weight
 from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.input_products import InputProducts
@@ -95,7 +96,7 @@ def test_errors_fall_and_all_forms_take_the_integers(case: str, tmp_path: Path) 
     assert table is not None
     assert all(row.rounded <= row.nearest for row in table)
     assert sum(row.part < 0.9 for row in table) >= len(table) / 2
-    assert len(table) == len(result.weight_layers) == (5 if kind is Residual else 3)
+    assert len(table) == len(result.weight_layers) == (6 if kind is Residual else 3)
 
     x = data(kind)[0]
     simulated, reference = fxq.convert(result, to="fake_quant"), fxq.convert(result, to="reference")
@@ -104,8 +105,9 @@ def test_errors_fall_and_all_forms_take_the_integers(case: str, tmp_path: Path) 
     assert int8.parity.breaches == ()
     for node in int8.graph.nodes:
         if node.name in result.weight_layers:
-            known = result.weight_layers[node.name].weight_fake_quant
-            assert torch.equal(int8.get_submodule(node.target).unpacked_weight(), known.integers_of_weight)
+            known = result.weight_layers[node.name].weight_fake_quant.integers_of_weight
+            expected = mirrored_weight(known, 1) if node.name == "up" else known
+            assert torch.equal(int8.get_submodule(node.target).unpacked_weight(), expected)
 
     assert torch.equal(fxq.convert(pickle.loads(pickle.dumps(result)))(x), int8(x))
     for saved in (result, int8, simulated):
@@ -131,10 +133,21 @@ def test_the_table_says_what_is_left() -> None:
     text = str(rounded().reconstruction)
     assert text.splitlines()[0].split() == ["unit", "pattern", "inputs", "nearest", "rounded", "part", "note"]
     assert "first_1 conv_bn_act 27" in " ".join(text.split()) or "27" in text
-    assert "up is rounded as without gptq: a transposed convolution has no columns that all its outputs read" in text
+    assert "rounded as without" not in text
+    model, batches = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4)).eval(), [torch.arange(10)]
+    start = fxq.prepare(model, batches[0], fxq.get_default_qconfig_mapping())
+    result = fxq.gptq(fxq.calibrate(start, batches, progress=False), batches, progress=False)
+    assert "is rounded as without gptq: a table is read, not multiplied" in str(result.reconstruction)
 
 
-def test_biases_of_rounded_layers_are_not_corrected_and_others_are() -> None:
+def test_transposed_convolutions_are_rounded_with_scales_of_their_own() -> None:
+    rows = {row.unit: row for row in rounded().reconstruction}
+    assert rows["up"].inputs == 12 * 4
+    assert rows["up"].part < 0.9
+
+
+def test_biases_of_rounded_layers_are_not_corrected_and_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq_weight, "MOST_INPUTS", 40)
     result = rounded()
     plan = fxq.convert(result).quant_plan
     assert [unit.root for unit in plan.units if "mean" in unit.roles] == ["up"]

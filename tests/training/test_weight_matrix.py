@@ -18,6 +18,10 @@ LAYERS = {
     "depthwise": (nn.Conv2d(4, 8, 3, padding=2, dilation=2, groups=4), (2, 4, 6, 6)),
     "conv3d": (nn.Conv3d(2, 4, (1, 2, 3), padding=(0, 1, 1)), (2, 2, 3, 4, 5)),
     "no batch": (nn.Conv2d(2, 3, 3), (2, 6, 5)),
+    "transposed": (nn.ConvTranspose2d(4, 6, (3, 2), stride=2, padding=1, output_padding=1), (2, 4, 4, 3)),
+    "transposed, grouped": (nn.ConvTranspose1d(4, 6, 3, stride=3, dilation=2, groups=2), (2, 4, 5)),
+    "transposed, depthwise": (nn.ConvTranspose2d(4, 4, 2, stride=2, groups=4), (4, 4, 3)),
+    "transposed, cut off": (nn.ConvTranspose3d(2, 4, (1, 1, 3), padding=(0, 1, 1)), (2, 2, 3, 4, 5)),
 }
 SCHEMES = {
     "tensor": QScheme(bits=4, symmetric=True),
@@ -51,10 +55,10 @@ def test_errors_are_those_of_the_outputs(name: str, granularity: str, monkeypatc
     products = InputProducts(layer)
     products.add(x)
     products.add(x)
-    matrix = WeightMatrix.of(weight, qparams, products.groups)
+    matrix = WeightMatrix.of(weight, qparams, products.groups, products.transposed)
 
     integers = to_integers(weight, qparams.scale, qparams.zero_point, scheme)
-    assert torch.equal(from_matrices(matrix.nearest, weight.shape), integers.double())
+    assert torch.equal(from_matrices(matrix.nearest, weight.shape, products.transposed), integers.double())
     rounded = type(layer).__new__(type(layer))
     rounded.__dict__.update(layer.__dict__)
     values = from_integers(integers, qparams.scale, qparams.zero_point, scheme)
@@ -64,7 +68,19 @@ def test_errors_are_those_of_the_outputs(name: str, granularity: str, monkeypatc
     expected = 2 * error.square().sum()
     found = matrix.errors(matrix.nearest, products.sums)
     assert torch.allclose(found.sum(), expected, rtol=1e-4)
-    assert products.count == 2 * error.numel() // len(weight)
+    assert products.count == 2 * error.numel() // getattr(layer, "out_channels", len(weight))
+
+
+@pytest.mark.parametrize(("groups", "axis"), [(1, 1), (4, 0)])
+def test_each_output_of_a_transposed_weight_keeps_its_scale(groups: int, axis: int) -> None:
+    weight = torch.randn(4, 6 if groups == 1 else 1, 3)
+    qparams = qparams_of(QScheme(bits=4, symmetric=True, axis=axis), weight)
+    matrix = WeightMatrix.of(weight, qparams, groups, True)
+    assert matrix.by_row
+    assert torch.equal(matrix.qparams(qparams).scale, qparams.scale)
+    shared = QScheme(bits=4, symmetric=True, axis=1)
+    two = torch.randn(4, 3, 3)
+    assert not WeightMatrix.of(two, qparams_of(shared, two), 2, True).by_row  # a scale serves an output of each group
 
 
 @pytest.mark.parametrize("granularity", SCHEMES)
