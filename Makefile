@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs wheel matrix fuzz hostile slow large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint docs wheel matrix fuzz hostile calls slow large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ hostile: $(READY) ## FILES (10000) damaged .fxq files of two kinds, from SEED (1
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py new $(FILES) $(SEED)
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py prepared $(FILES) $(SEED)
 
+CALLS ?= 100000
+calls: $(READY) ## CALLS (100000) random calls of each native operator, with each instruction set, beside its reference; JSON in out/ (goes on there)
+	@PYTHONPATH=tests/kernels OMP_NUM_THREADS=1 $(BIN)/python tests/kernels/random_calls.py --calls $(CALLS)
+
 slow: $(READY) ## the networks and benchmarks of which make test runs one of each kind (minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal -m slow
 
@@ -78,14 +82,17 @@ large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memor
 # hold stderr back: an error ends the process at once, and says there what it was.
 SANITIZED := $(CURDIR)/build/sanitize
 RUNTIMES = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-c++} -print-file-name=$(name)))
-sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
+CHECKED = FXQUANT_SANITIZE=1 PYTHONSAFEPATH=1 LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer and UBSan, every instruction set; then CALLS random calls (hours)
 	@echo "== native kernels for AddressSanitizer and UBSan, in $(SANITIZED)"
 	@rm -rf "$(SANITIZED)" # sources that are gone would stay there, and the library be taken for one of other sources
 	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib "$(SANITIZED)"
 	@echo "== pytest"
-	@FXQUANT_SANITIZE=1 PYTHONSAFEPATH=1 PYTHONPATH="$(SANITIZED)" LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
-	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
+	@$(CHECKED) PYTHONPATH="$(SANITIZED)" OMP_NUM_THREADS=2 \
 	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/runtime
+	@echo "== random calls"
+	@$(CHECKED) PYTHONPATH="$(SANITIZED):$(CURDIR)/tests/kernels" OMP_NUM_THREADS=1 \
+	  $(BIN)/python tests/kernels/random_calls.py --calls $(CALLS)
 
 bench: $(READY) ## int8 against float, torch.ao and what other runtimes are installed (an hour and more), then the cost of calibration; JSON in out/
 	@mkdir -p out

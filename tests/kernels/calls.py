@@ -20,6 +20,8 @@ Place = Callable[[Tensor], Tensor]
 
 BYTES = (torch.uint8, torch.int8)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+ODD = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-7, -1e4, 6e4)
+"""Float values that are rare and may be given."""
 
 
 class Maker:
@@ -28,10 +30,13 @@ class Maker:
     Args:
         seed: Of all that is random.
         place: Where each tensor is to lie.
+        wide: Also sizes of 0, views that begin behind the first element of their memory, random weights, scales by
+            which results pass their limits, and infinite, largest and smallest values, and NaN, among the float ones.
     """
 
-    def __init__(self, seed: int, place: Place = lambda x: x) -> None:
+    def __init__(self, seed: int, place: Place = lambda x: x, wide: bool = False) -> None:
         self._rng = random.Random(seed)
+        self._wide = wide
         self._generator = torch.Generator().manual_seed(seed)
         self._place = place
 
@@ -44,6 +49,16 @@ class Maker:
     def sizes(self, most: int, dims: int) -> list[int]:
         return [self.count(most) for _ in range(dims)]
 
+    def size(self, most: int, least: int = 1) -> int:
+        """A size that an operator takes as 0, too."""
+        return 0 if self.rarely(30) else self.count(most, least)
+
+    def shape(self, most: int, dims: int) -> list[int]:
+        return [self.size(most) for _ in range(dims)]
+
+    def rarely(self, one_in: int) -> bool:
+        return self._wide and self._rng.randrange(one_in) == 0
+
     def put(self, x: Tensor) -> Tensor:
         return self._place(x)
 
@@ -54,30 +69,46 @@ class Maker:
             x = x.contiguous(memory_format=last)
         return self.put(self._strided(x))
 
+    def weight(self, *sizes: int) -> Tensor:
+        if self._wide:
+            return torch.randint(-128, 128, sizes, dtype=torch.int8, generator=self._generator)
+        return torch.arange(math.prod(sizes)).mul(77).to(torch.int8).reshape(sizes)
+
     def real(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return self.put(self._strided(torch.randn(sizes, generator=self._generator).to(dtype)))
+        x = torch.randn(sizes, generator=self._generator).to(dtype)
+        if x.numel() and self.rarely(8):
+            for _ in range(self.count(3)):
+                x.view(-1)[self.count(x.numel() - 1, 0)] = self.one(*ODD, torch.finfo(dtype).max)
+        return self.put(self._strided(x))
 
     def positive(self, count: int) -> Tensor:
-        return self.put(torch.rand(count, generator=self._generator) * 0.1 + 0.01)
+        x = torch.rand(count, generator=self._generator) * 0.1 + 0.01
+        return self.put(x * self.one(1e-9, 1e-4, 1e4, 1e9) if self.rarely(10) else x)
+
+    def scale(self) -> float:
+        """Of a result or of an input: one number."""
+        return self.one(1e-12, 1e-5, 1e4, 1e9) if self.rarely(15) else 0.01 * self.count(20)
 
     def integers(self, count: int, most: int, dtype: torch.dtype = torch.int32, least: int = 0) -> Tensor:
         return self.put(torch.randint(least, most + 1, (count,), generator=self._generator).to(dtype))
 
     def _strided(self, x: Tensor) -> Tensor:
         """Mostly as it is; or transposed, every second element, or expanded."""
-        way = self._rng.randint(0, 7)
+        way = self._rng.randint(0, 9 if self._wide else 7)
         if way == 0 and x.dim() >= 2:
             return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
         if way == 1 and x.dim():
             return x.repeat_interleave(2, -1)[..., ::2]
         if way == 2 and x.dim() and x.shape[0] > 1:
             return x[:1].expand(x.shape)
+        if way == 8 and x.dim():
+            return torch.cat([x.narrow(-1, 0, min(1, x.shape[-1])), x], -1).narrow(-1, min(1, x.shape[-1]), x.shape[-1])
         return x
 
 
 def qparams(m: Maker, prefix: str = "", dtype: torch.dtype = torch.uint8) -> Arguments:
     low = 0 if dtype != torch.int8 else -128
-    return {f"{prefix}scale": 0.01 * m.count(20), f"{prefix}zero_point": low + m.count(255, 0)}
+    return {f"{prefix}scale": m.scale(), f"{prefix}zero_point": low + m.count(255, 0)}
 
 
 def output(m: Maker, dtype: torch.dtype = torch.uint8) -> Arguments:
@@ -85,9 +116,15 @@ def output(m: Maker, dtype: torch.dtype = torch.uint8) -> Arguments:
     return {**qparams(m, "", dtype), "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200)}
 
 
-def products(m: Maker, weight: Tensor, packed: Tensor, residual: tuple[int, ...] | None) -> Arguments:
+def products(
+    m: Maker,
+    weight: Tensor,
+    packed: Tensor,
+    residual: tuple[int, ...] | None,
+    dtypes: tuple[torch.dtype, ...] = (*BYTES, torch.float32),
+) -> Arguments:
     """What convolutions and linear layers take beside x and the geometry."""
-    channels, dtype = len(weight), m.one(*BYTES, torch.float32)
+    channels, dtype = len(weight), m.one(*dtypes)
     given = None if residual is None else m.stored(*residual, dtype=m.one(*BYTES))
     of_residual = qparams(m, "residual_", torch.uint8 if given is None else given.dtype)
     y = output(m, dtype)
@@ -137,9 +174,8 @@ def convolution_of(
     reach = [step * (k - 1) + 1 for k, step in zip(kernel, dilation, strict=True)]
     size = [max(1, least - sum(padding[2 * i : 2 * i + 2])) + m.count(6, 0) for i, least in enumerate(reach)]
     out = [(size[i] + sum(padding[2 * i : 2 * i + 2]) - reach[i]) // stride[i] + 1 for i in range(spatial)]
-    batch = m.count(2)
-    weight = torch.arange(channels * depth // groups * math.prod(kernel)).mul(77).to(torch.int8)
-    weight = weight.reshape(channels, depth // groups, *kernel)
+    batch = m.size(2)
+    weight = m.weight(channels, depth // groups, *kernel)
     x = m.stored(batch, depth, *size, dtype=m.one(*BYTES))
     residual = m.one(None, (batch, channels, *out))
     rest = products(m, weight, pack_weight(weight, groups), residual)
@@ -148,9 +184,9 @@ def convolution_of(
 
 
 def linear(m: Maker) -> Arguments:
-    depth, channels = m.count(70), m.one(1, 5, 16, 33, 70)
-    lead = m.one([], [m.count(3)], [2, m.count(30)])
-    weight = torch.arange(channels * depth).mul(77).to(torch.int8).reshape(channels, depth)
+    depth, channels = m.size(70), m.one(1, 5, 16, 33, 70)
+    lead = m.one([], [m.size(3)], [2, m.size(30)])
+    weight = m.weight(channels, depth)
     x = m.stored(*lead, depth, dtype=m.one(*BYTES))
     residual = m.one(None, (*lead, channels))
     return {
@@ -163,8 +199,8 @@ def linear(m: Maker) -> Arguments:
 def weight_only_linear(m: Maker) -> Arguments:
     groups, channels, bits = m.one(1, 1, 2, 7), m.one(1, 5, 16, 33, 70), m.one(4, 8)
     size = m.one(m.count(20), m.count(20), 32, 150)
-    lead = m.one([], [m.count(3)], [2, m.count(20)])
-    weight = torch.arange(channels * groups * size).mul(77).to(torch.int8).reshape(channels, groups * size)
+    lead = m.one([], [m.size(3)], [2, m.size(20)])
+    weight = m.weight(channels, groups * size)
     padded = -(-channels // 16) * 16
     scale, points = m.real(groups, padded), m.stored(groups, padded, dtype=torch.int8)
     return {
@@ -174,9 +210,9 @@ def weight_only_linear(m: Maker) -> Arguments:
 
 
 def per_token_linear(m: Maker) -> Arguments:
-    depth, channels = m.count(70), m.one(1, 5, 16, 33, 70)
-    lead = m.one([], [m.count(3)], [2, m.count(30)])
-    weight = torch.arange(channels * depth).mul(77).to(torch.int8).reshape(channels, depth)
+    depth, channels = m.size(70), m.one(1, 5, 16, 33, 70)
+    lead = m.one([], [m.size(3)], [2, m.size(30)])
+    weight = m.weight(channels, depth)
     x, rows = m.stored(*lead, depth, dtype=m.one(*BYTES)), math.prod(lead)
     low = 0 if x.dtype == torch.uint8 else -128
     return {
@@ -189,7 +225,7 @@ def per_token_linear(m: Maker) -> Arguments:
 def quantize_per_token(m: Maker) -> Arguments:
     dtype = m.one(*BYTES)
     low = 0 if dtype == torch.uint8 else -128
-    x = m.real(*m.sizes(5, m.count(2, 0)), m.count(70), dtype=m.one(*FLOATS))
+    x = m.real(*m.shape(5, m.count(2, 0)), m.size(70), dtype=m.one(*FLOATS))
     return {
         "x": x, "eps": 1e-30, "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200),
         "middle": m.one(None, low + 128), "dtype": dtype,
@@ -197,7 +233,7 @@ def quantize_per_token(m: Maker) -> Arguments:
 
 
 def matmul(m: Maker) -> Arguments:
-    rows, depth, columns = m.count(20), m.count(70), m.count(40)
+    rows, depth, columns = m.size(20), m.size(70), m.size(40)
     a, b = m.stored(2, rows, depth, dtype=m.one(*BYTES)), m.stored(m.one(1, 2), depth, columns, dtype=m.one(*BYTES))
     dtype = m.one(*BYTES, torch.float32)
     y = output(m, dtype)
@@ -208,7 +244,7 @@ def matmul(m: Maker) -> Arguments:
 
 
 def pair(m: Maker) -> Arguments:
-    dtype, sizes = m.one(*BYTES), m.sizes(9, m.count(4))
+    dtype, sizes = m.one(*BYTES), m.shape(9, m.count(4))
     other = [m.one(1, size) for size in sizes][m.count(len(sizes), 0) :]
     a, b = m.stored(*sizes, dtype=dtype), m.stored(*other, dtype=dtype)
     return {"a": a, **qparams(m, "a_", dtype), "b": b, **qparams(m, "b_", dtype), **output(m, dtype)}
@@ -216,15 +252,15 @@ def pair(m: Maker) -> Arguments:
 
 def prelu(m: Maker) -> Arguments:
     dtype, channels = m.one(*BYTES), m.count(20)
-    x = m.stored(2, channels, 3, m.count(9), dtype=dtype)
+    x = m.stored(2, channels, 3, m.size(9), dtype=dtype)
     slope = m.real(m.one(channels, 1), 1, 1)
     return {"x": x, **qparams(m, "x_", dtype), "slope": slope, **output(m, dtype)}
 
 
 def cat(m: Maker) -> Arguments:
     dtype, dim, count = m.one(*BYTES), m.count(3, 0), m.count(4)
-    sizes = m.sizes(7, 4)
-    parts = [m.stored(*(m.count(40) if d == dim else size for d, size in enumerate(sizes)), dtype=dtype)
+    sizes = m.shape(7, 4)
+    parts = [m.stored(*(m.size(40) if d == dim else size for d, size in enumerate(sizes)), dtype=dtype)
              for _ in range(count)]  # fmt: skip
     all_qparams = [qparams(m, "", dtype) for _ in parts]
     return {
@@ -234,7 +270,7 @@ def cat(m: Maker) -> Arguments:
 
 
 def image(m: Maker) -> Tensor:
-    return m.stored(m.count(2), m.one(1, 3, 16, 33), m.count(9, 4), m.count(9, 4), dtype=m.one(*BYTES))
+    return m.stored(m.size(2), m.one(1, 3, 16, 33), m.count(9, 4), m.count(9, 4), dtype=m.one(*BYTES))
 
 
 def max_pool2d(m: Maker) -> Arguments:
@@ -279,7 +315,7 @@ def resample2d(m: Maker) -> Arguments:
 
 def rows(m: Maker) -> Tensor:
     dtype = m.one(*BYTES, torch.float32)
-    sizes = (m.count(5), m.count(70))
+    sizes = (m.size(5), m.size(70))
     return m.real(*sizes) if dtype == torch.float32 else m.stored(*sizes, dtype=dtype)
 
 
@@ -302,11 +338,11 @@ def along(m: Maker, x: Tensor) -> tuple[int | None, Tensor, Tensor]:
 
 
 def values(m: Maker) -> Tensor:
-    return m.real(*m.sizes(9, m.count(4)), dtype=m.one(*FLOATS))
+    return m.real(*m.shape(9, m.count(4)), dtype=m.one(*FLOATS))
 
 
 def quantize(m: Maker) -> Arguments:
-    x = m.real(m.count(2), m.count(20), m.count(9), m.count(9), dtype=m.one(*FLOATS))
+    x = m.real(m.size(2), m.size(20), m.size(9), m.size(9), dtype=m.one(*FLOATS))
     axis, scale, zero_point = along(m, x)
     dtype, low, high = m.one(
         (torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -500, 500), (torch.int32, -9, 2**20)
@@ -319,7 +355,7 @@ def quantize(m: Maker) -> Arguments:
 
 
 def dequantize(m: Maker) -> Arguments:
-    q = m.stored(*m.sizes(20, m.count(4)), dtype=m.one(*BYTES))
+    q = m.stored(*m.shape(20, m.count(4)), dtype=m.one(*BYTES))
     axis, scale, zero_point = along(m, q)
     return {"q": q, "scale": scale, "zero_point": zero_point, "axis": axis}
 
@@ -337,7 +373,7 @@ def table_of_rows(m: Maker) -> Arguments:
 def embedding(m: Maker) -> Arguments:
     given = table_of_rows(m)
     dtype = m.one(torch.int32, torch.int64)
-    return {**given, "indices": m.integers(m.count(9), len(given["weight"]) - 1, dtype)}
+    return {**given, "indices": m.integers(m.size(9), len(given["weight"]) - 1, dtype)}
 
 
 def embedding_bag(m: Maker) -> Arguments:
@@ -406,18 +442,16 @@ def moving_average_qparams(m: Maker) -> Arguments:
 
 
 def recurrent_steps(m: Maker) -> Arguments:
-    mode, steps, rows = m.one(0, 0, 1, 2, 3), m.count(4), m.one(1, 2, 30)
+    mode, steps, rows = m.one(0, 0, 1, 2, 3), m.size(4), 0 if m.rarely(30) else m.one(1, 2, 30)
     size, projected = m.one(1, 5, 16, 33, 70, 300), mode == 0 and m.one(True, False)
     outputs, count = m.count(size) if projected else size, (4, 3, 1, 1)[mode] * size
-    weight, onto = (
-        torch.arange(a * b).mul(77).to(torch.int8).reshape(a, b) for a, b in ((count, outputs), (outputs, size))
-    )
+    weight, onto = m.weight(count, outputs), m.weight(outputs, size)
     dtype = m.one(*BYTES)
     low = 0 if dtype == torch.uint8 else -128
     return {
         "of_input": m.real(steps, rows, count), "hidden": m.real(rows, outputs),
         "cell": m.real(rows, size if mode == 0 else 0),
-        "counts": m.one([rows] * steps, sorted(m.sizes(rows, steps))[::-1]),
+        "counts": m.one([rows] * steps, [min(rows, n) for n in sorted(m.sizes(max(1, rows), steps))[::-1]]),
         "reverse": m.one(True, False), "mode": mode, "weight": m.put(pack_weight(weight)),
         "correction": m.put(zero_point_correction(weight, torch.uint8, 1)), "weight_scale": m.positive(count),
         "bias": m.real(count), "projection": m.put(pack_weight(onto)) if projected else None,
