@@ -137,6 +137,8 @@ class NamedGraphModule(GraphModule):
             engine.invalidate()
             kind.forward = _with_own_code(engine.wrap(kind.forward))
         kind.forward = _with_own_code(_with_input_errors(kind.forward))
+        if engine is not None:
+            kind.forward = _with_own_code(engine.shortcut(kind.forward, _explained))
         return code
 
     def __prepare_scriptable__(self) -> NamedGraphModule:
@@ -218,15 +220,20 @@ def _with_input_errors(forward: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = forward(self, *args, **kwargs)
         except Exception as error:
-            wrong = None if isinstance(error, FxQuantError) else wrong_input(self, args, kwargs, _taken(self))
-            if wrong is None:
+            if (explained := _explained(self, args, kwargs, error)) is error:
                 raise
-            raise wrong from error
+            raise explained from error
         if asked and not get_metadata(self, "is_branch"):  # the model around a branch looks at its own inputs
             warn_of_no_gradient(self, args, result)
         return result
 
     return run
+
+
+def _explained(gm: NamedGraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
+    """Return the error that says which input of a call is wrong; the error itself where it stands."""
+    wrong = None if isinstance(error, FxQuantError) else wrong_input(gm, args, kwargs, _taken(gm))
+    return error if wrong is None else wrong
 
 
 def _taken(gm: NamedGraphModule) -> tuple[str, ...]:

@@ -133,9 +133,9 @@ class _Compiler:
 
     def plan(self) -> ExecutionPlan:
         """Return the plan of what was recorded."""
-        steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in self._steps)
+        made, result = self._without_passing_on()
+        steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in made)
         last_use = {slot: index for index, step in enumerate(steps) for slot in (*step.input_slots, *step.output_slots)}
-        result = self._slot_of(next(node for node in self._gm.graph.nodes if node.op == "output"))
         unused = tuple(
             tuple(slot for slot, last in last_use.items() if last == index and slot != result)
             for index in range(len(steps))
@@ -146,6 +146,15 @@ class _Compiler:
             *self._module_guards.values(), *self._state_guards.values(), *self._constants.guards, *self._memory(steps)
         )  # fmt: skip
         return ExecutionPlan(steps, len(self._slot), unused, result, guards, constants)
+
+    def _without_passing_on(self) -> tuple[Sequence[ProgramStep | _Segment], int]:
+        """Return the steps and the slot of the result, without a last step that passes on what a program gives."""
+        output = self._gm.graph.output_node()
+        match self._steps, output.args[0]:
+            case [*before, ProgramStep() as program, _Segment(nodes=[only])], Node() as given if only is output:
+                if (slot := self._slot.get(given)) in program.output_slots:
+                    return [*before, program], slot
+        return self._steps, self._slot_of(output)
 
     def _memory(self, steps: Iterable[Step]) -> Iterator[MemoryGuard]:
         """Guard the memory that programs read of tensors which a pickle of the model would hold."""
@@ -316,8 +325,8 @@ class _Compiler:
         )
 
     def _read_elsewhere(self, segment: _Segment) -> list[Node]:
-        inside = set(segment.nodes)
-        return [node for node in segment.nodes if node.op == "output" or not inside.issuperset(node.users)]
+        known = {*segment.nodes, *self._fixed}  # a size that is known is asked of nobody
+        return [node for node in segment.nodes if node.op == "output" or not known.issuperset(node.users)]
 
     def _program(self, segment: _Segment, recording: Recording) -> ProgramStep | None:
         outputs = self._read_elsewhere(segment)

@@ -30,6 +30,18 @@ def layout_of(x: Tensor) -> TensorLayout:
     return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), has_pending_conj_or_neg(x)
 
 
+def has_layout(x: Tensor, layout: TensorLayout) -> bool:
+    """Tell whether a tensor has the layout of another one."""
+    dtype, shape, strides, with_gradient, pending = layout
+    return (
+        x.dtype is dtype
+        and x.shape == shape
+        and x.stride() == strides
+        and needs_gradient(x) is with_gradient
+        and has_pending_conj_or_neg(x) is pending
+    )
+
+
 class ShapesChangedError(Exception):
     """The shape of a value depends on other values, so that no plan holds for all inputs of one shape."""
 
@@ -64,7 +76,7 @@ class PythonStep:
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.function(module, *values)
         for result, layout in zip(results, self.expected, strict=True):
-            if layout is not None and layout_of(result) != layout:
+            if layout is not None and not has_layout(result, layout):
                 raise ShapesChangedError
         return results
 
@@ -124,12 +136,12 @@ class StateGuard:
 
     def is_met(self) -> bool:
         """Tell whether a call of the module would still launch what was recorded, and nothing else."""
-        module: Any = self.module
+        state = self.module.__dict__
         return (
-            module._packed is self.packed
-            and not module._forward_hooks
-            and not module._forward_pre_hooks
-            and "forward" not in module.__dict__
+            state["_packed"] is self.packed
+            and not state["_forward_hooks"]
+            and not state["_forward_pre_hooks"]
+            and "forward" not in state
         )
 
 
@@ -181,7 +193,19 @@ class ExecutionPlan:
 
     def is_valid(self) -> bool:
         """Tell whether no module was changed, replaced or hooked since the plan was made."""
-        return all(each.is_met() for each in self.guards)
+        for each in self.guards:  # noqa: SIM110, in each call, and a generator takes longer
+            if not each.is_met():
+                return False
+        return True
+
+    @property
+    def only_program(self) -> Program | None:
+        """Return the program that makes the result of the input, with nothing beside it; None where more is done."""
+        step = self.steps[0] if len(self.steps) == 1 else None
+        if not isinstance(step, ProgramStep) or not step.program.takes_and_gives_one:
+            return None
+        direct = (step.input_slots, step.output_slots, step.results) == ((0,), (self.result,), (0,))
+        return step.program if direct else None
 
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
         """Return the graph's result."""

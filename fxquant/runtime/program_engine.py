@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ from fxquant.runtime.execution_plan import (
     warn_of_failed_plan,
     without_programs,
 )
-from fxquant.runtime.program import give_memory_back, library
+from fxquant.runtime.program import Program, give_memory_back, library
+from fxquant.runtime.recording import has_pending_conj_or_neg
 from fxquant.settings import debug_output, read_settings
 
 ENGINES = ("graph", "program")
@@ -40,9 +42,51 @@ PLANS = 8
 SEEN = 64
 """How many shapes are remembered after their first call: a plan is made in the second call."""
 
+SHAPES_DEPEND_ON_VALUES = "shapes depend on values"
+"""Why the graph runs in place of a plan, where a step gave a tensor of another shape than before."""
+
 _NUMBERS = frozenset((int, float, bool, str, type(None)))
 _global_hooks = torch.nn.modules.module._global_forward_hooks
 _global_pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
+
+
+@dataclass(frozen=True, slots=True)
+class LatestPlan:
+    """The plan of the call before, and what a call has to be like to run it: plain tensors that need no gradient."""
+
+    plan: ExecutionPlan
+    program: Program | None
+    """All of the plan, where it is one program of one input and one result."""
+    grad_enabled: bool
+    inputs: tuple[tuple[torch.dtype, torch.Size, tuple[int, ...]], ...]
+    """Of each argument: dtype, shape and strides."""
+
+    @classmethod
+    def of(cls, plan: ExecutionPlan, args: tuple[Any, ...]) -> LatestPlan | None:
+        """Describe a call; None if its inputs are not all plain tensors that need no gradient."""
+        if any(type(x) is not Tensor or x.requires_grad for x in args):
+            return None
+        inputs = tuple((x.dtype, x.shape, x.stride()) for x in args)
+        latest = cls(plan, plan.only_program if len(args) == 1 else None, torch.is_grad_enabled(), inputs)
+        return latest if latest.fits(args) else None
+
+    def fits(self, args: tuple[Any, ...]) -> bool:
+        """Tell whether ``_key`` would find this plan for these inputs."""
+        if len(args) != len(self.inputs) or torch.is_grad_enabled() is not self.grad_enabled:
+            return False
+        for x, (dtype, shape, strides) in zip(args, self.inputs, strict=True):
+            if (
+                type(x) is not Tensor
+                or x.dtype is not dtype
+                or x.shape != shape
+                or not x.is_cpu
+                or x.layout is not torch.strided
+                or x.stride() != strides
+                or x.requires_grad
+                or has_pending_conj_or_neg(x)
+            ):
+                return False
+        return True
 
 
 class ProgramEngine:
@@ -56,11 +100,15 @@ class ProgramEngine:
     plain tensors nor one of these, or whose default is not, under ``torch.compile``, ``torch.export``, transforms and
     modes that intercept operators; with a warning where one cannot be made.
 
+    The plan that ran last is tried first, before a key is made (``shortcut``): a call of a small model takes a few
+    microseconds, and half of them went into finding its plan.
+
     Copies and pickles of a model begin without plans.
     """
 
     def __init__(self) -> None:
         self._plans: dict[Hashable, ExecutionPlan] = {}
+        self._latest: LatestPlan | None = None
         self._seen: dict[Hashable, bool] = {}
         """Key of a first call -> whether values that follow from shapes and parameters alone may be folded."""
         self._lock = threading.Lock()
@@ -82,10 +130,11 @@ class ProgramEngine:
             self.invalidate()
             return forward(gm, *args)
         plan.used = next(self._clock)
+        self._latest = LatestPlan.of(plan, args)
         try:
             return plan.run(gm, args)
         except ShapesChangedError:
-            plan.fallback_reason = "shapes depend on values"
+            plan.fallback_reason, self._latest = SHAPES_DEPEND_ON_VALUES, None
             return forward(gm, *args)
 
     @staticmethod
@@ -103,10 +152,43 @@ class ProgramEngine:
 
         return run
 
+    @staticmethod
+    def shortcut(forward: Callable[..., Any], explained: Callable[..., Exception]) -> Callable[..., Any]:
+        """Make the ``forward`` of a model that runs the plan of the call before, where it fits this call too.
+
+        Args:
+            forward: Does everything else: what ``wrap`` made, and what is around it.
+            explained: ``(model, args, kwargs, error)`` -> what to raise for an error of a call.
+        """
+
+        @functools.wraps(forward)
+        def run(gm: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
+            if kwargs or torch.compiler.is_compiling():
+                return forward(gm, *args, **kwargs)
+            engine: ProgramEngine = gm.__dict__[ENGINE]
+            latest = engine._latest
+            if latest is None or not latest.fits(args) or _is_intercepted() or not latest.plan.is_valid():
+                return forward(gm, *args)
+            plan = latest.plan
+            plan.used = next(engine._clock)
+            if latest.program is not None:
+                return latest.program.call_with_one(args[0])
+            try:
+                return plan.run(gm, args)
+            except ShapesChangedError:
+                plan.fallback_reason, engine._latest = SHAPES_DEPEND_ON_VALUES, None
+            except Exception as error:
+                if (other := explained(gm, args, {}, error)) is error:
+                    raise
+                raise other from error
+            return forward(gm, *args)
+
+        return run
+
     def invalidate(self) -> None:
         """Drop all plans."""
         with self._lock:
-            self._plans, self._seen = {}, {}
+            self._plans, self._seen, self._latest = {}, {}, None
 
     @property
     def plans(self) -> tuple[ExecutionPlan, ...]:
@@ -136,6 +218,7 @@ class ProgramEngine:
             plans = {**self._plans, key: plan}
             if len(plans) > PLANS:
                 del plans[min(plans, key=lambda each: plans[each].used)]
+                self._latest = None  # it may be that one
             plan.constants += tuple(enumerate(defaults, len(args)))  # inputs have the first slots
             plan.used = next(self._clock)
             self._plans = plans
@@ -242,7 +325,7 @@ def _is_intercepted() -> bool:
         torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._are_functorch_transforms_active()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or bool(_global_hooks)
         or bool(_global_pre_hooks)
     )

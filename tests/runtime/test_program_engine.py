@@ -26,6 +26,7 @@ from fxquant.errors import InputError, KernelError, UnknownNameError
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.runtime import ProgramEngine, engine_of
 from fxquant.runtime import program_engine as module_under_test
+from fxquant.runtime.execution_plan import ExecutionPlan
 from fxquant.runtime.program_engine import PLANS
 from fxquant.samples.networks import make_meaningful
 
@@ -126,6 +127,67 @@ def test_the_second_call_makes_a_plan_and_bits_stay(models):
         assert torch.equal(model(image(seed=seed)), graph(image(seed=seed)))
         assert len(engine.plans) == (seed > 0)
     assert str(engine).startswith("1 program of ")
+
+
+def test_a_call_that_is_like_the_one_before_runs_its_program_at_once(monkeypatch):
+    """One input, one result: neither a key nor lists of values are made."""
+    layer, x = nn.Linear(6, 4).eval(), torch.randn(5, 6)
+    program, graph = pair(layer, x)
+    run_twice(program, x)
+    for name in ("__call__", "_first_calls"):
+        monkeypatch.setattr(ProgramEngine, name, None)
+    monkeypatch.setattr(ExecutionPlan, "run", None)
+    for seed in range(3):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(seed))
+        found = program(x)
+        assert torch.equal(found, graph(x))
+        assert found.stride() == graph(x).stride()
+
+
+def outcome(model: nn.Module, x: torch.Tensor) -> object:
+    """What a call gives, or how it fails."""
+    try:
+        return model(x).tolist()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def test_a_call_that_is_unlike_the_one_before_does_not_run_its_program():
+    layer, x = nn.Linear(6, 4).eval(), torch.randn(5, 6)
+    program, graph = pair(layer, x)
+    run_twice(program, x)
+    other = torch.randn(6, 5).t()
+    fixed = nn.Parameter(x, requires_grad=False)
+    for unlike in (other, torch._neg_view(x), x[:3], fixed, x.expand(2, 5, 6)):
+        assert torch.equal(program(unlike), graph(unlike))
+        assert torch.equal(program(x), graph(x))
+    assert torch.equal(program(input=x), graph(input=x))
+    for wrong in (x.double(), x.to_sparse(), x[:, :3], x.to("meta"), x.to(torch.complex64)):
+        assert outcome(program, wrong) == outcome(graph, wrong)
+    with pytest.warns(fxq.FxQuantWarning, match="none flow through integers"):
+        program(x.clone().requires_grad_())
+    with torch.inference_mode():
+        assert program(x).is_inference()
+    assert not program(x).is_inference()
+    calls = []
+    program.register_forward_hook(lambda *_: calls.append("model"))
+    next(program.children()).register_forward_hook(lambda *_: calls.append("module"))
+    assert torch.equal(program(x), graph(x))
+    assert calls == ["module", "model"]
+
+
+def test_a_plan_that_is_dropped_is_not_run(models):
+    model, graph = models
+    run_twice(model, image())
+    assert engine_of(model)._latest is not None
+    engine_of(model).invalidate()
+    assert engine_of(model)._latest is None
+    run_twice(model, image())
+    for size in range(8, 8 + PLANS):
+        model(image(1, 3, size, size))
+        model(image(1, 3, size, size))  # a plan is made, and has not run
+    assert engine_of(model)._latest is None
+    assert torch.equal(model(image()), graph(image()))
 
 
 def test_shapes_and_layouts_may_change(models):

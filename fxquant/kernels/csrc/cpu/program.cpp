@@ -64,6 +64,12 @@ FXQ_EXPORT bool fxquant_program_run(fxquant::Program* program, uint8_t* const* i
   });
 }
 
+// The same for a program of one input and one output, without a fill: a call of a small model is short, and arrays of
+// pointers would take a tenth of it.
+FXQ_EXPORT bool fxquant_program_run_one(fxquant::Program* program, uint8_t* input, uint8_t* output) {
+  return fxquant::succeeds([&] { program->run(&input, &output, std::nullopt); });
+}
+
 // For tests: makes every allocation fail that comes after `count` others; -1: none.
 FXQ_EXPORT void fxquant_fail_allocations(int64_t count) {
   fxquant::allocations_between_failures = count;
