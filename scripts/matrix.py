@@ -47,7 +47,7 @@ SMOKE = (
     "tests/exporting/test_decomposed.py",
     "tests/runtime/test_program.py",
     "tests/runtime/test_compiling.py",
-    "tests/training/test_adaround.py",
+    "tests/training/test_unit_table.py",
     "tests/training/test_schedule.py",
 )
 """Two minutes of one quiet core: what depends most on torch and Python, and needs no torchvision."""

@@ -370,11 +370,13 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "training/block_table.py",
         "training/block_values.py",
         "training/learnable_blocks.py",
+        "training/learning_block.py",
     ),
     "quantizer/test_ends.py": ("observers/low_bit.py",),
     "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
     # What one call does, from arguments to integers.
+    "training/test_learned_rounding.py": ("training/unit_block.py",),
     "training/test_gptq.py": (
         "training/bound_batches.py",
         "training/gptq_layers.py",

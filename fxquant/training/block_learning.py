@@ -17,7 +17,7 @@ from fxquant.plan.spec import is_number
 from fxquant.training.block_parts import BlockParts, Masks, mixed
 from fxquant.training.block_values import BlockValues
 from fxquant.training.blocks import Block
-from fxquant.training.reconstruct import ERROR_PER_WEIGHT, INITIAL_NOISE, Learning
+from fxquant.training.rounding_steps import Learning, begin_softly, error_unit, finish_hard, take_steps
 
 LAST_PART = 0.2
 """Part of the steps, at the end, in which weights are rounded hard, and scales and biases alone are learned."""
@@ -102,22 +102,15 @@ def learn_block(
         arXiv:2203.05740, eq. 8; roundings: arXiv:2004.10568, eq. 21-25; scales: arXiv:1902.08153, eq. 3.
     """
     # The unit in which errors are counted is that of rounded weights alone: activations would drown the regularizer.
-    for layer in parts.layers.values():
-        layer.rounding.set_soft_rounding(False)
-    of_weights = _error_of_weights(block, parts, values, learning.batch)
-    unit = ERROR_PER_WEIGHT * parts.count() / of_weights if of_weights > 0 else 1.0
-    # Values of V that are all alike would stay so to the last step.
-    for layer in parts.layers.values():
-        layer.rounding.set_soft_rounding(True)
-        v = layer.rounding.V
-        v.data.add_(torch.randn(v.shape, generator=generator, dtype=v.dtype).mul_(INITIAL_NOISE).to(v.device))
+    roundings = [layer.rounding for layer in parts.layers.values()]
+    finish_hard(roundings)
+    unit = error_unit(parts.count(), _error_of_weights(block, parts, values, learning.batch))
+    begin_softly(roundings, generator)
     # First everything together, and weights are rounded hard at the end of it.
     decided = learning.iterations - round(LAST_PART * learning.iterations) if parts.layers else 0
     steps = _Steps(block, parts, values, drop, learning, generator, unit)
     steps.run(decided, progress, annealed=True)
-    for layer in parts.layers.values():
-        layer.rounding.V.grad = None
-        layer.rounding.set_soft_rounding(False)
+    finish_hard(roundings)
     # Then scales and biases alone make up for what that has changed.
     center(block, parts, values, learning.batch)
     steps.run(learning.iterations - decided, progress, annealed=False)
@@ -144,26 +137,21 @@ class _Steps:
                 progress()
             return
         optimizer, schedule = found
-        annealing = Learning(iterations=max(count, 1))
         masks = Masks(self.drop, self.generator) if self.drop > 0 else None
         called = self.parts.learned(masks)
-        for step in range(count):
-            optimizer.zero_grad()
+
+        def error() -> Tensor:
             drawn = self.values.draw(self.learning.batch, self.generator)
             read = mixed(drawn.quantized, drawn.exact, masks)
-            error = _error(run_nodes(self.block.nodes, read, called), drawn.target, self.values.unit)
-            exponent = annealing.exponent(step) if annealed else None
-            loss = self.unit * error
-            if exponent is not None:
-                roundings = [layer.rounding.rounding() for layer in self.parts.layers.values()]
-                undecided = [(1 - (2 * each - 1).abs().pow(exponent)).sum() for each in roundings]
-                loss = loss + annealing.regularization * torch.stack(undecided).sum()
-            loss.backward()
-            optimizer.step()
+            return self.unit * _error(run_nodes(self.block.nodes, read, called), drawn.target, self.values.unit)
+
+        def after_step() -> None:
             schedule.step()
             for scale in self.parts.scales:
                 scale.hold()
-            progress()
+
+        roundings = [layer.rounding for layer in self.parts.layers.values()] if annealed else []
+        take_steps(count, optimizer, error, roundings, Learning(iterations=max(count, 1)), progress, after_step)
 
 
 def center(block: Block, parts: BlockParts, values: BlockValues, items: int) -> None:

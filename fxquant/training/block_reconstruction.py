@@ -11,13 +11,14 @@ from fxquant.errors import PlanError, listing
 from fxquant.fake_quantize.adaround import set_learned_bias
 from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.adaround import only_modules
 from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_run import BlockRun
+from fxquant.training.block_table import LearnedBlocks
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.learnable_blocks import LearnableBlocks, learnable_blocks
 from fxquant.training.resumable_run import Memory
+from fxquant.training.rounding_layers import only_modules
 
 
 def reconstruct(
@@ -122,9 +123,10 @@ def reconstruct(
         choices = f"reconstruct, {learning}, blocks={blocks}, seed={seed}"
         folder = Checkpoint(checkpoint, run_identity(choices, learned.graph_module, found.plan, found.layers, inputs))
     # Learn one block after the other.
+    simulated.requires_grad_(False)
     with Memory(memory) as stored:
-        run = BlockRun(simulated, found.order, found.blocks, inputs, learning, seed, stored, folder)
-        learned.reconstruction = run.run(found.left, progress)
+        run = BlockRun(simulated, found.order, found.blocks, inputs, iterations, seed, stored, folder)
+        learned.reconstruction = LearnedBlocks(run.run(progress), tuple(found.left))
     _take_over(learned, found)
     return learned
 

@@ -10,11 +10,11 @@ from fxquant.errors import PlanError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.adaround import only_modules
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.correctable_layers import correctable_layers
 from fxquant.training.corrected_layers import CorrectedLayers, LayersInTurn
 from fxquant.training.resumable_run import Memory
+from fxquant.training.rounding_layers import only_modules
 
 
 def correct_statistics(

@@ -12,7 +12,6 @@ from fxquant.errors import FxQuantWarning, PlanError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.adaround import only_modules
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.gptq_columns import Choices
@@ -20,6 +19,7 @@ from fxquant.training.gptq_layers import LayerByLayer
 from fxquant.training.gptq_weight import layers_for_gptq
 from fxquant.training.resumable_run import Memory
 from fxquant.training.rounded_layers import RoundedLayers
+from fxquant.training.rounding_layers import only_modules
 
 
 def gptq(

@@ -16,8 +16,8 @@ from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed, QParams, QScheme, TensorRef
 from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_parts import BlockParts, LearnedLayer, LearnedScale
-from fxquant.training.block_run import LearningBlock
 from fxquant.training.blocks import Block, Cutter
+from fxquant.training.learning_block import LearningBlock
 from fxquant.training.named_blocks import chosen_blocks
 from fxquant.training.rounding_layers import rounding_layers
 from fxquant.training.weighted_units import Left
@@ -86,7 +86,7 @@ def learnable_blocks(
         parts = _parts(cutter, block, layers, scales, learning)
         if parts.layers or parts.scales:
             bits = [each.scheme.bits for each in (*parts.roundings.values(), *_read_by(block))]
-            found.append(LearningBlock(block, parts, min(bits, default=8)))
+            found.append(LearningBlock(block, parts, min(bits, default=8), learning))
     return LearnableBlocks(plan, cutter.order, found, layers, left)
 
 

@@ -12,12 +12,13 @@ from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
-from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
-from fxquant.training.reconstruct import Learning
 from fxquant.training.resumable_run import Memory
-from fxquant.training.rounding_layers import RoundingSizes, rounding_layers
+from fxquant.training.rounding_layers import RoundingSizes, only_modules, rounding_layers
+from fxquant.training.rounding_steps import Learning
+from fxquant.training.unit_block import unit_run
+from fxquant.training.unit_table import Reconstruction
 
 GRIDS = ("mse", "observed")
 
@@ -42,7 +43,8 @@ def adaround(
 ) -> Quantizer:
     """Learn for each weight whether to round it up or down, so that layers give what they give in float.
 
-    Unit by unit, in the order of the graph: ``V`` is learned so that the unit, with its activation function, on what
+    It is the case of :func:`reconstruct` in which each unit is a block, and its rounding is all that is learned, from
+    single outputs. In the order of the graph, ``V`` is learned so that the unit, with its activation function, on what
     the quantized units before it give, comes close to what the float model has there. Labels are not needed.
 
     Args:
@@ -118,8 +120,8 @@ def adaround(
         choices = f"{learning}, activations={activations}, grids={grids}, seed={seed}"
         found = Checkpoint(checkpoint, run_identity(choices, learned.graph_module, plan, layers, inputs))
     with Memory(memory) as stored:
-        reconstructor = Reconstructor(simulated, plan, layers, inputs, learning, activations, seed, stored, found)
-        losses = reconstructor.run(progress)
+        run = unit_run(simulated, plan, layers, inputs, learning, activations, seed, stored, found)
+        losses = run.run(progress)
     learned.weight_layers = only_modules({**dict(learned.weight_layers.items()), **layers})
     learned.reconstruction = Reconstruction(losses, tuple(left))
     return learned

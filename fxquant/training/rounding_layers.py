@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
@@ -109,3 +109,10 @@ def _ready(weight: Tensor, qparams: QParams) -> AdaRoundFakeQuantize:
     rounding.initialize(weight)
     rounding.set_soft_rounding(False)
     return rounding
+
+
+def only_modules(layers: Mapping[str, nn.Module]) -> nn.ModuleDict:
+    """Return the layers under the roots of their units; past add_module, which refuses the names of attributes."""
+    modules = nn.ModuleDict()
+    modules._modules.update(layers)
+    return modules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from fxquant.errors import InputError
 from fxquant.fake_quantize import AdaRoundFakeQuantize
 from fxquant.observers import MinMaxObserver
-from fxquant.training.reconstruct import Learning, learn, turn_single_values
+from fxquant.training.rounding_steps import Learning
+from fxquant.training.unit_learning import learn, turn_single_values
 from fxquant.training.unit_samples import Samples
 
 WEIGHT = torch.tensor([[0.35, 0.4, 0.45, 0.42]])
@@ -118,37 +117,3 @@ def test_what_does_not_lower_the_error_is_not_kept() -> None:
     before, after = learn(module, WEIGHT, Elsewhere(), learning, Generator(), lambda: None)
     assert before == after
     assert torch.equal(module.V, at_first)
-
-
-def test_the_exponent_falls_after_the_warmup() -> None:
-    learning = Learning(iterations=100, warmup=0.2, beta=(20, 2))
-    exponents = [learning.exponent(step) for step in range(100)]
-    assert exponents[:20] == [None] * 20
-    assert exponents[20] == 20
-    assert exponents[60] == pytest.approx(11)
-    falling = [exponent for exponent in exponents if exponent is not None]
-    assert falling == sorted(falling, reverse=True)
-    assert falling[-1] == pytest.approx(2, abs=0.01)
-    assert Learning(warmup=1.0).exponent(999) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"iterations": 0}, "iterations is out of range"),
-        ({"rows": 0}, "rows is out of range"),
-        ({"learning_rate": math.nan}, "learning_rate is out of range"),
-        ({"regularization": -1}, "regularization is out of range"),
-        ({"warmup": 1.5}, "warmup is out of range"),
-        ({"warmup": "long"}, "warmup is out of range"),
-        ({"iterations": 1.5}, "iterations is out of range"),
-        ({"rows": 64.0}, "rows is out of range"),
-        ({"beta": (2, 20)}, "beta does not fall"),
-        ({"beta": (math.inf, 2)}, "beta does not fall"),
-        ({"beta": 20}, "beta does not fall"),
-        ({"beta": ("20", "2")}, "beta does not fall"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Learning(**options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from fxquant.training.adaround import Reconstruction, UnitLoss, only_modules
+from fxquant.training.rounding_layers import only_modules
+from fxquant.training.unit_table import Reconstruction, UnitLoss
 from fxquant.training.weighted_units import Left
 
 
