@@ -348,6 +348,14 @@ def test_checkouts(benchmark: Run) -> None:
     assert results["import now / before"] > 0
 
 
+def test_channel_statistics(benchmark: Run) -> None:
+    few = ("--epochs", "0", "--pictures", "32", "--images", "100", "--bits", "4", "--steps", "1", "--batches", "1")
+    _, results = benchmark("channel_statistics.py", *few)
+    methods = [row["method"] for row in results["rows"]]
+    assert methods == ["nearest", "correct_bias", "correct_statistics"] * 3 + ["as trained", "reestimate_batch_norm"]
+    assert all(0 <= row["right, %"] <= 100 and row["±"] >= 0 for row in results["rows"])
+
+
 def test_reconstruct(benchmark: Run) -> None:
     few = ("--epochs", "0", "--pictures", "32", "--images", "100", "--iterations", "2", "--batch", "4")
     text, results = benchmark("reconstruct.py", "--net", "fashion", *few)
