@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import NoneType
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """What torch keeps in a module for itself."""
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONSTANTS = (type, BuiltinFunctionType, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_HOOKS_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class NeverRead:
@@ -98,6 +101,11 @@ class Attributes:
                     found.append(Change(path, module, name, value))
         made = set(but) - {name for path, _, kept, _ in self._snapshot_of if not path for name in kept}
         return [change for change in found if change.path or change.name not in made]
+
+    def see_all_state(self) -> bool:
+        """Tell whether a change of any attribute would be seen: none is an object of another kind, or a hook."""
+        hooked = any(getattr(module, hooks) for _, module, _, _ in self._snapshot_of for hooks in _HOOKS_OF_CALLS)
+        return not hooked and all(one.is_complete for _, _, kept, _ in self._snapshot_of for one in kept.values())
 
     def put_back(self, but: Iterable[str] = ()) -> None:
         """Let attributes that are no buffers be as they were; ``but`` as above."""
@@ -179,10 +187,13 @@ class Snapshot:
         self.value = value
         self._held: dict[int, tuple[Any, Any]] = {}
         """By ``id``: a tensor with its version and values, or a container with its items."""
+        self.is_complete = True
+        """Whether there is no object in it that may change and stay the same object."""
         pending = [value]
         while pending:
             one = pending.pop()
             if id(one) in self._held or not isinstance(one, (Tensor, *_CONTAINERS)):
+                self.is_complete &= id(one) in self._held or _is_constant(one)
                 continue
             held: Any = (one._version, one.detach().clone()) if isinstance(one, Tensor) else _items(one)
             self._held[id(one)] = one, held
@@ -222,6 +233,15 @@ class Snapshot:
                 with torch.no_grad():
                     one.copy_(held[1])
         return self.value
+
+
+def _is_constant(value: Any) -> bool:
+    """Tell whether an object cannot change: a number, a type, a function that closes over nothing."""
+    if isinstance(value, partial):
+        return all(map(_is_constant, (value.func, *value.args, *value.keywords.values())))
+    if isinstance(value, FunctionType):
+        return value.__closure__ is None
+    return isinstance(value, (*_PLAIN, *_CONSTANTS))
 
 
 def _items(container: Any) -> Any:

@@ -117,7 +117,7 @@ class _Attempts:
             return
         args, kwargs = _clones((self.args, self.kwargs))
         with torch.no_grad(), torch.random.fork_rng(devices=()):
-            expected = info_of(copy_of(self.model)(*args, **kwargs))
+            expected = info_of(copy_of(self.model, shares_parameters=True)(*args, **kwargs))
         got = gm.graph.output_node().meta[VALUE]
         if [(one.shape, one.dtype) for one in _tensors(got)] == [(one.shape, one.dtype) for one in _tensors(expected)]:
             return
@@ -182,7 +182,7 @@ class _Attempts:
         """Export the whole model."""
         self._check_no_leaf("", self.model)
         program = export_model(self.model, self.args, self.kwargs)
-        gm = self.trace_model(program, leaf_modules=self.leaf_modules)
+        gm = self.trace_model(program, leaf_modules=self.leaf_modules, copies=False)
         self.attempts.append(Capture("", EXPORT, fixed=get_metadata(program, "fixed_sizes")))
         return gm
 
@@ -191,7 +191,8 @@ class _Attempts:
         try:
             module = copy_of(self.model).get_submodule(path)
             self._check_no_leaf(path, module)
-            args, kwargs = _inputs_of(copy_of(self.model), path, self.args, self.kwargs)  # a run may change buffers
+            called = copy_of(self.model, shares_parameters=True)  # a run may change buffers
+            args, kwargs = _inputs_of(called, path, self.args, self.kwargs)
             gm = export_and_import(module, args, kwargs, f"the submodule {path!r}")
         except TracingError as error:
             self.attempts.append(Capture(path, EXPORT, error.summary))

@@ -82,17 +82,12 @@ def _read(gm: GraphModule, path: str, nodes: list[Node], modules: dict[str, nn.M
     fixed: dict[str, Any] = {} if averaged else {"average_attn_weights": False}
     fixed["need_weights"] = not any(node.target is _ATTENTION for node in nodes)
     masks = [node for node in outside if node not in sources]
-    for names in (
-        (),
-        ("attn_mask",),
-        ("key_padding_mask",),
-        ("key_padding_mask", "attn_mask"),
-        ("attn_mask", "key_padding_mask"),
-    ):
+    layouts = (True, False) if any(other.batch_first for other in modules.values()) else (False, True)
+    for names in _MASKS:
         if len(names) != len(masks):
             continue
         kwargs = {**fixed, **dict(zip(names, masks, strict=True))}
-        for batch_first in (False, True):
+        for batch_first in layouts:  # what another attention of the program has is the likely one
             module.batch_first = batch_first
             found = Attention(path, module, sources, kwargs, places)
             if modules.get(path, module).batch_first is batch_first and _is_same(gm, found, nodes, outside):

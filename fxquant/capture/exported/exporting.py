@@ -77,7 +77,8 @@ def export_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     Raises:
         TracingError: as ``export_and_import``.
     """
-    own, exported = copy_of(model), copy_of(model)
+    exported = copy_of(model)
+    own = copy_of(exported, shares_parameters=True)
     with hooks_that_compute(exported) as computing:
         gm = export_and_import(exported, args, kwargs, "the model")
     for hooks in (own._forward_pre_hooks, own._forward_hooks):

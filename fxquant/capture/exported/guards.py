@@ -54,6 +54,8 @@ class Guards:
         self._structures = structures
         self._sizes: dict[tuple[Node, int], Node] = {}
         self._fixed: set[tuple[Node, int]] = set()
+        self._calls: dict[tuple[Any, ...], Node] = {}
+        """What is written already: conditions of all layers begin with the same sizes."""
 
     def write(self, condition: str) -> None:
         """Write the check of a condition, as torch prints it: ``x.size()[1] == 4``.
@@ -151,9 +153,12 @@ class Guards:
         return whole[place]
 
     def _call(self, function: Any, *args: Any) -> Any:
-        if any(isinstance(argument, Node) for argument in args):
-            return self._graph.call_function(function, args)
-        return function(*args)
+        if not any(isinstance(argument, Node) for argument in args):
+            return function(*args)
+        key = (function, args, tuple(map(type, args)))  # 1 == 1.0 == True
+        if key not in self._calls:
+            self._calls[key] = self._graph.call_function(function, args)
+        return self._calls[key]
 
 
 def write_guards(

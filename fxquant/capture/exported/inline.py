@@ -43,13 +43,15 @@ def check_in_evaluation(program: GraphModule) -> None:
 
 
 def inlined(gm: GraphModule) -> GraphModule:
-    """Return a copy of a program's module whose graph calls no graphs but those of branches.
+    """Return a program's module whose graph calls no graphs but those of branches: a copy, unless it is that already.
 
     Gradients flow through what the user's code kept them from: only training would tell the difference.
 
     Raises:
         TracingError: a part of the program is in the precision of ``torch.autocast``.
     """
+    if not any(_graph_argument(node) is not None for node in gm.graph.nodes):
+        return gm
     graph = Graph()
     given: dict[Node, Any] = {}
     output = _copy(gm, gm, "", graph, given)

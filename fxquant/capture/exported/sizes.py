@@ -82,13 +82,21 @@ def fixed_sizes(
         args: Positional inputs of the module.
         kwargs: Keyword inputs.
     """
+    given = args, dict(kwargs)
+    tensors = [value for value in pytree.tree_leaves(given) if isinstance(value, Tensor)]
+    known: dict[tuple[tuple[int, ...], ...], bool] = {}
+
+    def runs_with(dims: Callable[[Tensor], list[int]]) -> bool:
+        places = tuple(tuple(dims(tensor)) for tensor in tensors)
+        if places not in known:
+            inputs = _enlarged(given, dims)
+            known[places] = inputs is not None and _results(module, inputs) is not None
+        return known[places]
+
     return tuple(
         condition
         for size, condition in _numbers(gm)
-        if any(
-            (inputs := _enlarged((args, dict(kwargs)), dims)) is not None and _results(module, inputs) is not None
-            for dims in _others(gm, size, args, kwargs)
-        )
+        if any(runs_with(dims) for dims in _others(gm, size, args, kwargs))
     )
 
 
@@ -137,7 +145,7 @@ def _results(module: nn.Module, inputs: Inputs) -> list[Any] | None:
     args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=()):
-            return pytree.tree_leaves(copy_of(module)(*args, **kwargs))
+            return pytree.tree_leaves(copy_of(module, shares_parameters=True)(*args, **kwargs))
     except Exception:  # whatever the user's code raises says that it does not take these
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.attributes import Attributes, Change
+from fxquant.capture.tracing import copy_of
 from fxquant.errors import TracingError, listing
 
 _COPY = torch.ops.aten.copy_.default
@@ -22,6 +22,7 @@ def check_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
     A program of torch.export computes what the first call does, in every call. So the second call, with the buffers
     as they were, must give the same, and no attribute may count the calls. A buffer may change: it is in the program.
+    Where attributes can hold nothing but what is compared, and the first call changed none, there is no second call.
 
     Args:
         module: It is not changed.
@@ -36,11 +37,13 @@ def check_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         TracingError: the forward reads what an earlier call left in an attribute.
     """
     try:
-        trial = copy.deepcopy(module)
+        trial = copy_of(module, shares_parameters=True)
         before = [(one, {name: _cloned(value) for name, value in one._buffers.items()}) for one in trial.modules()]
         attributes = Attributes(trial)
         first = _called(trial, args, kwargs)
         changes = attributes.changes()
+        if not changes and attributes.see_all_state():
+            return []
         for one, buffers in before:
             one._buffers.update(buffers)
         second = _called(trial, args, kwargs)

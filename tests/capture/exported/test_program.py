@@ -538,3 +538,13 @@ def test_branches_on_values_stay_float_and_all_else_is_quantized():
             assert torch.equal(prepared.graph_module(x), expected)
     with torch.no_grad():
         assert (converted(X) - prepared.graph_module(X)).abs().max() < 0.2
+
+
+def test_conditions_share_what_they_compute():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Conv2d(4, 4, 3, 2)).eval()
+    open_sizes = dict.fromkeys(range(4), torch.export.Dim.AUTO)
+    program = torch.export.export(model, (torch.randn(2, 3, 33, 33),), dynamic_shapes=(open_sizes,))
+    graph = import_program(program).graph
+    sums = [(node.target, node.args) for node in graph.nodes if node.op == "call_function" and len(node.args) == 2]
+    assert len(sums) > 4
+    assert len(set(sums)) == len(sums)

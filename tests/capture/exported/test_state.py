@@ -123,3 +123,70 @@ def test_what_a_program_loses_is_not_exported(how, name):
     assert f"its forward changes {name}" in str(prepared.coverage())
     assert [row.module for row in prepared.coverage().float_rows] == ["block"]
     assert differences(prepared, model) < 1e-6
+
+
+class Counter:
+    """Counts calls outside of what a module shows of itself."""
+
+    calls = 0
+
+    def __call__(self, y: Tensor) -> Tensor:
+        self.calls += 1
+        return y if self.calls < 2 else -y
+
+
+class WithObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.counter = nn.Linear(8, 8), Counter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.counter(nn.ReLU()(self.fc(x)))
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> int:
+    """Count the calls of a model on real values while it is prepared."""
+    calls = []
+    forward = type(model).forward
+
+    def counted(self: nn.Module, x: Tensor) -> Tensor:
+        if type(x) is Tensor:
+            calls.append(1)
+        return forward(self, x)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    fxq.prepare(model, X, capture="export")
+    return len(calls)
+
+
+def test_a_model_without_state_is_called_once_to_see_that(monkeypatch):
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.sizes, self.act = nn.Linear(8, 8), [1, 2], nn.ReLU
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act()(self.fc(x))
+
+    # one call of check_state, and one with the second size doubled, which the layer refuses
+    assert calls_of(monkeypatch, Plain().eval()) == 2
+
+
+def test_an_object_that_counts_calls_is_found_by_a_second_call():
+    with pytest.raises(TracingError) as caught:
+        fxq.prepare(WithObject().eval(), X, capture="export")
+    assert "its second call gives other values than the first" in str(caught.value)
+
+
+def test_exporting_copies_the_parameters_once(monkeypatch):
+    copies = []
+    original = nn.Parameter.__deepcopy__
+
+    def counted(self: nn.Parameter, memo: Any) -> nn.Parameter:
+        copies.append(self.shape)
+        return original(self, memo)
+
+    monkeypatch.setattr(nn.Parameter, "__deepcopy__", counted)
+    prepared = fxq.prepare(Around("of_this_call").eval(), X, capture="export")
+    assert len(copies) == 6
+    assert prepared.graph_module.get_parameter("block.fc.weight").shape == (8, 8)
