@@ -150,6 +150,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/rounding.py",
         "quantizer/restore.py",
     ),
+    "artifact/test_graphs_inside.py": ("artifact/describe_graph.py", "artifact/make_graph.py"),
     # What a program of torch.ao's sees is one thing, whatever files it is made of.
     "compat/test_quantize_fx.py": (
         "compat/backend_patterns.py",

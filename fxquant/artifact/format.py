@@ -39,7 +39,7 @@ _DTYPES: dict[str, torch.dtype] = {
     "C64": torch.complex64,
 }
 _IN_PYTHON = {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES.values()}
-_TENSOR_NAME = re.compile(r"(#plan/|#state/|#rounding/|#table/)?[\w\-/@.]{1,512}", re.ASCII)
+_TENSOR_NAME = re.compile(r"(#inside/[\w\-/@.]{1,512}/)?(#plan/|#state/|#rounding/|#table/)?[\w\-/@.]{1,512}", re.ASCII)
 _MOST_DIMENSIONS = 32
 _ROOM = 1 << 20
 """Bytes that must be free beside those of the file."""

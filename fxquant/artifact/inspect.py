@@ -78,6 +78,10 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(graph))[:200])
     if not all(isinstance(text, str) for text in notes.values()):
         raise ArtifactError("the notes of the file are no strings")
+    inside = graph.get("inside", {})
+    inner = (
+        [item.get("nodes") for item in inside.values() if isinstance(item, dict)] if isinstance(inside, dict) else []
+    )
     names, places = check_integers(graph.get("integers", [[], []]))
     layouts = graph.get("layouts")
     packed = layouts.items() if isinstance(layouts, dict) else ()
@@ -95,7 +99,7 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         size=header.size,
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         dtypes=_bytes_by_dtype(header),
-        nodes=len(nodes),
+        nodes=sum(len(one) for one in (nodes, *inner) if isinstance(one, list)),
         modules=dict(kinds.most_common()),
         integer_inputs=tuple(names),
         integer_outputs=tuple(places),

@@ -11,21 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
+from fxquant.artifact.describe_graph import COND, GRAPH
 from fxquant.artifact.format import Header, LoadLimits, read_header, read_tensors
 from fxquant.artifact.graph import check_identifier, check_path, decode_graph
-from fxquant.artifact.integers import note_integers
 from fxquant.artifact.layouts import check_stored, in_their_order
-from fxquant.artifact.make_quantizer import make_quantizer
+from fxquant.artifact.make_graph import (
+    checked_inside,
+    fields_of_kind,
+    finish_inside,
+    make_quantizers,
+    note_plan,
+    set_graphs,
+)
 from fxquant.artifact.modules import EXTERNAL, attempt, build
-from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.artifact.tables import give_answers
+from fxquant.capture.exported.branches import Branches
 from fxquant.errors import ArtifactError, listing
-from fxquant.graph.module import NamedGraphModule, set_metadata
+from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.packing import pack_modules
 from fxquant.runtime import attach_engine
 
 _FIELDS = {"class", "nodes", "modules", "layouts"}
-_MORE_FIELDS: dict[str, set[str]] = {"float": set(), "prepared": {"preparation"}}
 
 
 def load(
@@ -71,37 +77,38 @@ def _model(
     path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits, device: Any
 ) -> Any:
     data, converted = header.graph(), header.kind not in ("float", "prepared")
-    if set(data) != _FIELDS | _MORE_FIELDS.get(header.kind, _of_converted(header.format)):
+    wanted = _FIELDS | (fields_of_kind(header.kind) - (set() if header.format > 1 else {"integers"}))
+    if set(data) - {"inside"} != wanted:
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(data))[:200])
     described = _checked_modules(data["modules"], given, limits)
     if not isinstance(data["nodes"], list) or len(data["nodes"]) > limits.nodes:
         raise ArtifactError("the graph has more nodes than allowed", expected=f"at most {limits.nodes}")
+    inside = checked_inside(data.get("inside", {}), described, header.kind, limits.nodes)
     names = _tensor_names(described)
     graph = decode_graph(data["nodes"], set(described), set(names))
     check_stored(header, data["layouts"], names)
     tensors = in_their_order(read_tensors(path, header), data["layouts"], names)
-    model = _assembled(described, tensors, given, check_identifier(data["class"], "the name of the model's class"))
+    classes = {
+        path: check_identifier(item["class"], "the name of the model's class")
+        for path, item in {"": data, **inside}.items()
+    }
+    model = _assembled(described, tensors, given, classes)
+    set_graphs(model, inside, set(described), set(names))
     model.graph = graph
     if converted:
-        plan = decode_plan(data["plan"], tensors, limits.nodes)
-        set_metadata(model, quant_form=header.kind, quant_plan=plan)
-        set_metadata(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
-        note_integers(model, plan, data.get("integers", [[], []]))
+        note_plan(model, header.kind, data, tensors, limits.nodes)
     model.graph.lint()
     model.eval()
     if header.format > 1:
         give_answers(model, tensors)
     pack_modules(model)
+    finish_inside(model, inside, tensors, limits.nodes)
     if converted:
         attach_engine(model, None, header.kind)
     model.to(device)
     if header.kind == "prepared":
-        return make_quantizer(data["preparation"], tensors, model, limits.nodes, header.size)
+        return make_quantizers(model, data["preparation"], inside, tensors, limits.nodes, header.size)
     return model
-
-
-def _of_converted(version: int) -> set[str]:
-    return {"plan", "coverage", "integers"} if version > 1 else {"plan", "coverage"}
 
 
 def _checked_modules(data: Any, given: Mapping[str, nn.Module], limits: LoadLimits) -> dict[str, Any]:
@@ -151,27 +158,40 @@ def _tensor_names(described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _assembled(
-    described: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Mapping[str, nn.Module], name: str
+    described: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    given: Mapping[str, nn.Module],
+    classes: Mapping[str, str],
 ) -> NamedGraphModule:
-    """Make a model that has all modules, and no graph yet."""
-    model = NamedGraphModule(nn.Module(), Graph(), name)
+    """Make a model that has all modules, and no graph yet; ``classes`` are names of the classes of all graphs."""
+    model = NamedGraphModule(nn.Module(), Graph(), classes[""])
     built: dict[str, nn.Module] = {}
     for path, item in described.items():
         if "same" in item:
             built[path] = built[item["same"]]
         elif item["type"] == EXTERNAL:
             built[path] = attempt(path, partial(_given, path, item, tensors, given[path]))
+        elif item["type"] == COND:
+            built[path] = Branches(nn.Module(), nn.Module())
         else:
             prefix = f"{path}." if path else ""
             own = {pair[0]: tensors[prefix + pair[0]] for pair in item["tensors"] if prefix + pair[0] in tensors}
-            built[path] = attempt(path, partial(build, item, own))
+            plain = {**item, "type": "torch.nn.Module"} if item["type"] == GRAPH else item
+            built[path] = attempt(path, partial(build, plain, own))
+            if item["type"] == GRAPH:
+                built[path] = _with_tensors_of(built[path], NamedGraphModule(nn.Module(), Graph(), classes[path]))
         parent, _, last = path.rpartition(".")
         if path:
             (model if not parent else built[parent]).add_module(last, built[path])
     if type(built[""]) is not nn.Module:
         raise ArtifactError("the file is of a single layer, which is no model", got=type(built[""]).__name__)
-    vars(model).update({key: getattr(built[""], key) for key in ("_parameters", "_buffers")})
-    vars(model)["_non_persistent_buffers_set"] = built[""]._non_persistent_buffers_set
+    return _with_tensors_of(built[""], model)
+
+
+def _with_tensors_of(module: nn.Module, model: NamedGraphModule) -> NamedGraphModule:
+    """Give a model the tensors of a module."""
+    vars(model).update({key: getattr(module, key) for key in ("_parameters", "_buffers")})
+    vars(model)["_non_persistent_buffers_set"] = module._non_persistent_buffers_set
     return model
 
 

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from fxquant.artifact.describe_quantizer import describe_quantizer
+from fxquant.artifact.describe_graph import COND, GRAPH, describe_form, describe_graph, describe_inside, graphs_inside
 from fxquant.artifact.format import FORMAT, check_place, path_of, write_file
-from fxquant.artifact.graph import check_identifier, check_path, encode_graph
+from fxquant.artifact.graph import check_path
 from fxquant.artifact.kinds import written_form
 from fxquant.artifact.modules import EXTERNAL, describe, type_of
-from fxquant.artifact.plan import encode_coverage, encode_plan
 from fxquant.artifact.tensors import answers_of_tables, stored_once, weight_widths
+from fxquant.capture.exported.branches import Branches
 from fxquant.commandline import VERSION
 from fxquant.errors import ArtifactError, error_context, listing, warn
-from fxquant.graph.module import get_metadata
+from fxquant.graph.module import NamedGraphModule
 from fxquant.nn.base import QuantizedModule
 from fxquant.quantizer.data import PreparedModel
 
@@ -57,14 +57,9 @@ def save(
     if model.training:
         raise ArtifactError("the model is in training mode", hint="model.eval(), then save")
     data, tensors = _described(model, facts=prepared is not None)
-    if prepared is not None:
-        data["preparation"], more = describe_quantizer(prepared)
-        tensors |= more
-    elif form != "float":
-        data["plan"], of_plan = encode_plan(get_metadata(model, "quant_plan"))
-        data["integers"] = [list(get_metadata(model, f"integer_{way}") or {}) for way in ("inputs", "outputs")]
-        data["coverage"] = encode_coverage(get_metadata(model, "quant_coverage"))
-        tensors |= of_plan
+    for more, named in (describe_form(model, form, prepared), describe_inside(model, prepared)):
+        data |= more
+        tensors |= named
     stored, data["layouts"] = stored_once(tensors | answers_of_tables(model), weight_widths(model, tensors))
     metadata = {
         "fxquant.format": str(FORMAT),
@@ -88,7 +83,7 @@ def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict
     """Write graph and modules as plain data; return them with the tensors of the model by name."""
     if vars(model).get("_forward_hooks") or vars(model).get("_forward_pre_hooks"):
         raise ArtifactError("a model with hooks cannot be written", hint="remove the hooks; no file holds code")
-    called = {str(node.target) for node in model.graph.nodes if node.op == "call_module"}
+    called = _called(model)
     modules: dict[str, Any] = {}
     outside: dict[str, nn.Module] = {}
     for name, module, first in _each_module(model, called, outside):
@@ -101,11 +96,7 @@ def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict
             got=listing([f"{name} ({_class_of(module)})" for name, module in outside.items()]),
             hint="fxq.load(path, modules={name: module}) is given them",
         )
-    data = {
-        "class": check_identifier(type(model).__name__, "the name of the model's class"),
-        "nodes": encode_graph(model.graph, facts=facts),
-        "modules": modules,
-    }
+    data = {**describe_graph(model, facts=facts), "modules": modules}
     tensors: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
     kept_out = {id(module) for module in outside.values()}  # their state dict says what of them is written
     prefixes = tuple(
@@ -116,6 +107,17 @@ def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict
             tensors.setdefault(name, buffer)
     _check_calibrated(model)
     return data, tensors
+
+
+def _called(model: GraphModule) -> set[str]:
+    """Return the paths of the modules that run: those that the graph calls, and those that graphs inside call."""
+    graphs = {"": model, **dict(graphs_inside(model))}
+    return {
+        (f"{path}.{node.target}" if path else str(node.target))
+        for path, gm in graphs.items()
+        for node in gm.graph.nodes
+        if node.op == "call_module"
+    }
 
 
 def _each_module(
@@ -130,8 +132,10 @@ def _each_module(
 
 
 def _module(name: str, module: nn.Module, called: set[str], outside: dict[str, nn.Module]) -> dict[str, Any]:
-    kind = "torch.nn.Module" if not name else type_of(module)
     runs = any(name == path or name.startswith(f"{path}.") for path in called)
+    if name and runs and isinstance(module, (NamedGraphModule, Branches)):
+        return describe(module, "torch.nn.Module") | {"type": COND if isinstance(module, Branches) else GRAPH}
+    kind = "torch.nn.Module" if not name else type_of(module)
     if kind is None and not runs:
         kind = "torch.nn.Module"
     if kind is None:

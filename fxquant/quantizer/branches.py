@@ -35,7 +35,6 @@ def prepare_branches(prepared: PreparedModel) -> None:
     options = {"backend": prepared.backend.name, "patterns": prepared.patterns}
     calls = [] if prepared.trains else list(_calls(prepared.graph_module))
     operands = _operands(prepared, calls) if calls else {}
-    rows: dict[str, tuple[CoverageRow, ...]] = {}
     for node, module in calls:
         for name in BRANCHES:
             try:
@@ -47,6 +46,14 @@ def prepare_branches(prepared: PreparedModel) -> None:
                 continue
             module.add_module(name, inner.graph_module)
             prepared.branches[str(node.target), name] = inner
+    note_branch_rows(prepared)
+
+
+def note_branch_rows(prepared: PreparedModel) -> None:
+    """Keep, beside the graph, what becomes of each branch that was prepared: the coverage shows it."""
+    rows: dict[str, tuple[CoverageRow, ...]] = {}
+    for node, _ in _calls(prepared.graph_module) if prepared.branches else ():
+        for name, inner in _of_call(prepared, str(node.target)).items():
             found = coverage(inner.graph_module, inner.plan).rows
             rows[node.name] = (*rows.get(node.name, ()), *_below(found, node, name))
     if rows:
