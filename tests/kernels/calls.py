@@ -56,6 +56,10 @@ class Maker:
     def shape(self, most: int, dims: int) -> list[int]:
         return [self.size(most) for _ in range(dims)]
 
+    def seldom(self, value: int, usual: int) -> int:
+        """A size whose calls take long: where many calls are made, one in four has it."""
+        return usual if self._wide and self._rng.randrange(4) else value
+
     def rarely(self, one_in: int) -> bool:
         return self._wide and self._rng.randrange(one_in) == 0
 
@@ -442,8 +446,8 @@ def moving_average_qparams(m: Maker) -> Arguments:
 
 
 def recurrent_steps(m: Maker) -> Arguments:
-    mode, steps, rows = m.one(0, 0, 1, 2, 3), m.size(4), 0 if m.rarely(30) else m.one(1, 2, 30)
-    size, projected = m.one(1, 5, 16, 33, 70, 300), mode == 0 and m.one(True, False)
+    mode, steps, rows = m.one(0, 0, 1, 2, 3), m.size(4), 0 if m.rarely(30) else m.one(1, 2, m.seldom(30, 7))
+    size, projected = m.one(1, 5, 16, 33, 70, m.seldom(300, 40)), mode == 0 and m.one(True, False)
     outputs, count = m.count(size) if projected else size, (4, 3, 1, 1)[mode] * size
     weight, onto = m.weight(count, outputs), m.weight(outputs, size)
     dtype = m.one(*BYTES)

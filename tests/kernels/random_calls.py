@@ -32,6 +32,7 @@ from torch import Tensor
 from fxquant.kernels.call import CALLS as RECORDS
 from fxquant.kernels.library import CPU_ISAS, available_isas, native_status, set_isa, use_isa
 from fxquant.kernels.sources import fingerprint_in
+from fxquant.runtime.program import Program
 
 AT_ONCE = 50
 """Calls of one kernel, after which it is the turn of the next one: a run that is ended early has called all."""
@@ -41,6 +42,8 @@ SUMS = {"fake_quantize_folded_backward": (1,), "fake_quantize_learnable_backward
 """Operator -> which of its results are float64 sums of which no order is defined: these may be rounded another way."""
 ONE_ROUNDING = 2e-7
 """Of float32, relative."""
+OTHER_LOOPS = ("brgemm", "amx", "amx_emulated")
+"""Instruction sets with which a binding launches other loops; the others are versions of the same ones."""
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Outcome = tuple[Tensor, ...] | str
@@ -78,9 +81,15 @@ class ChainCase:
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self.reference = chain.reference
+        self._programs: dict[str, Program] = {}
 
     def native(self) -> Any:
-        return self._chain.program()([self._chain.x])[0]
+        """By the program that was recorded with this set, or with another one of the same loops."""
+        isa = native_status().cpu_isa
+        loops = isa if isa in OTHER_LOOPS else ""
+        if loops not in self._programs:
+            self._programs[loops] = self._chain.program()
+        return self._programs[loops]([self._chain.x])[0]
 
 
 def of_operator(name: str, make: Callable[[Maker], Arguments]) -> Callable[[int], Case]:
