@@ -12,12 +12,14 @@ sanitize`` does the same with a library that checks each access to memory.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -225,6 +227,17 @@ def commit() -> str:
     return done.stdout.strip()
 
 
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Keep the results for this process: two would each write what it has counted."""
+    with open(path.with_suffix(".lock"), "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another run writes {path}: wait for it, or name another file by --json") from None
+        yield
+
+
 def read(path: Path) -> list[Record]:
     if not path.exists():
         return []
@@ -261,6 +274,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     torch.set_num_threads(options.threads)
     options.json.parent.mkdir(parents=True, exist_ok=True)
+    with hold(options.json):
+        return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Go on where the file ends, and print what is in it then."""
     records, here = read(options.json), commit()
     record = Record(
         fingerprint_in(native_status().paths[0]),

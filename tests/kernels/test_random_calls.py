@@ -119,6 +119,12 @@ def test_a_later_run_goes_on_with_other_arguments(tool: ModuleType, cases: Any, 
     assert [each["isas"] for each in json.loads(out.read_text())] == [["portable"], list(available_isas())]
 
 
+def test_two_runs_do_not_write_one_file(tool: ModuleType, tmp_path: Path) -> None:
+    with tool.hold(tmp_path / "calls.json"), pytest.raises(SystemExit, match="another run writes"):
+        tool.main(["--operator", "table", "--calls", "1", "--json", str(tmp_path / "calls.json")])
+    assert tool.main(["--operator", "table", "--calls", "1", "--json", str(tmp_path / "calls.json")]) == 0
+
+
 def test_no_call_begins_after_the_time(tool: ModuleType, cases: Any, tmp_path: Path) -> None:
     seeds = cases(lambda seed: Known(torch.ones(1), torch.ones(1)))
     out = tmp_path / "calls.json"
