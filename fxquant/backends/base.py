@@ -84,7 +84,8 @@ class BreakEven:
     """The same of a convolution, whose values are also put into another order in memory. Depthwise and transposed
     convolutions have no limit: they are slower in float."""
     values: int
-    """Size of input and result together from which the limits for each value apply: fewer values stay in the cache."""
+    """Size of input and result together from which ``of_linear`` and ``of_convolution`` count, beside ``of_one_row``:
+    fewer values stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

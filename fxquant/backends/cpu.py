@@ -121,12 +121,13 @@ RULES = (
     LoweringRule(("dropout", "identity", "contiguous", "same", "rescale"), Lower.ELIDE, byte_activation),
 )  # fmt: skip
 
-# Smaller layers that stand alone between floats stay float.
+# Smaller layers that stand alone between floats stay float. A linear layer on one row has a limit of its own,
+# `of_one_row`. The limits for each value count where `values` or more are read and given together.
 BREAK_EVEN = BreakEven(
     of_one_row=3 << 15,  # multiply-accumulates of a linear layer on one row
     of_linear=2.0,  # multiply-accumulates of a linear layer for each value that it reads or gives
     of_convolution=13.0,  # the same, of a convolution
-    values=1 << 14,  # so many values are read or given where the two limits above apply
+    values=1 << 14,  # from so many values on, read and given, `of_linear` and `of_convolution` count
 )
 """Measured on one thread by ``benchmarks/int8_units.py --layers``. Between float operators a layer is a program of its
 own between two pieces of Python, which takes up to 5 µs more than a call of a small float layer."""

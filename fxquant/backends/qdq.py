@@ -106,12 +106,12 @@ def table_of_bytes(scheme: QScheme) -> str | None:
 def integer_rule(
     patterns: Iterable[Pattern], activation: Accepts, weight: Accepts = anything, *, float_result: bool = False
 ) -> LoweringRule:
-    """A row for units that compute; nothing is built of them here, since the runtime does."""
+    """Return a row for units that compute; nothing is built of them here, since the runtime does."""
     return LoweringRule(names_of(patterns), no_operator, activation, weight, float_result=float_result)
 
 
 def split_by_clamp(rule: LoweringRule) -> tuple[LoweringRule, LoweringRule]:
-    """Two rows for one: for patterns with a clamp, which only some qparams imply, and for those without."""
+    """Return two rows for one: for patterns with a clamp, which only some qparams imply, and for those without."""
     clamped = tuple(name for name in rule.patterns if name.endswith("_act"))
     others = tuple(name for name in rule.patterns if name not in clamped)
     return replace(rule, patterns=clamped, activation=ends_at_clamp(rule.activation)), replace(rule, patterns=others)
@@ -127,5 +127,5 @@ def data_movement(activation: Accepts) -> tuple[LoweringRule, ...]:
 
 
 def on_floats(patterns: tuple[str, ...], activation: Accepts = anything, weight: Accepts = anything) -> LoweringRule:
-    """A row for what is called with floats."""
+    """Return a row for what is called with floats."""
     return LoweringRule(patterns, AsCalled(no_operator), activation, weight)

@@ -13,10 +13,10 @@ from fxquant.plan.spec import Means, Observed
 
 
 def make_observers(plan: QuantPlan) -> nn.ModuleDict:
-    """A fresh observer for each activation and each mean that is measured, under the name of its ``TensorRef``."""
+    """Make a fresh observer for each activation and each mean that is measured, under the name of its ``TensorRef``."""
     observers = nn.ModuleDict()
     for ref, policy in plan.policies.items():
-        # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
+        # Not by add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
         if ref.kind == "activation" and isinstance(policy, Observed):
             observers._modules[ref.name] = policy.observer()
         elif isinstance(policy, Means):
@@ -27,7 +27,7 @@ def make_observers(plan: QuantPlan) -> nn.ModuleDict:
 def observers_by_node(
     plan: QuantPlan, observers: nn.ModuleDict, more: Mapping[str, list[nn.Module]]
 ) -> dict[str, list[nn.Module]]:
-    """Name of a node -> the observers that are to see its value, and those of ``more``."""
+    """Return the observers that are to see the value of a node, by its name, and those of ``more``."""
     found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in more.items()}
     for ref, policy in plan.policies.items():
         if ref.kind == "activation" and isinstance(policy, Observed):

@@ -17,7 +17,7 @@ from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE, extreme
 from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
+from fxquant.observers.qparams import VALUES_TOO_SMALL, VALUES_TOO_SMALL_HINT, below_smallest_scale
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import TensorRef
 
@@ -57,7 +57,7 @@ class Advice:
 
 
 ADVICE: Mapping[Kind, Advice] = {
-    "tiny": Advice(SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT),
+    "tiny": Advice(VALUES_TOO_SMALL, VALUES_TOO_SMALL_HINT),
     "NaN, inf": Advice(
         "calibration met values that are inf or NaN; the qparams were chosen from the others",
         "look at the batch that is named, and at the value named first: the others may follow from it. Quantized, "
@@ -139,7 +139,7 @@ def by_severity(problems: Sequence[Problem], order: Mapping[str, int]) -> list[P
 def warn_of_problems(
     found: Mapping[str, Problem], places: Mapping[TensorRef, ModulePaths], known: set[tuple[str, str]]
 ) -> None:
-    """One warning for each kind of problem, with a line for each value, the worst first; what is ``known`` is left out.
+    """Warn once of each kind of problem, with a line for each value, the worst first; what is ``known`` is left out.
 
     Args:
         found: What ``find_problems`` gave, in the order of the graph.

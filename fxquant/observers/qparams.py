@@ -137,8 +137,8 @@ def _require_finite(low: Tensor, high: Tensor) -> None:
 FEW_STEPS = 0.25
 """Part of the integers: values that reach fewer of them have lost two bits and more."""
 
-SCALE_TOO_LARGE = "values are so small that the smallest scale leaves them few quantized values"
-SCALE_TOO_LARGE_HINT = (
+VALUES_TOO_SMALL = "values are so small that the smallest scale leaves them few quantized values"
+VALUES_TOO_SMALL_HINT = (
     "scale the data up (how is it normalized?); where the observer was given an eps=, give it a smaller one"
 )
 

@@ -75,7 +75,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    # Sigmoid and the like (output Bounded) read a value that stays float as it is: their match then has no inputs.
+    # A bounded function (sigmoid, softmax) whose input stays float reads the float: its unit has no quantized inputs.
     for match in map(choice.without_float_inputs, matches):
         if match.nodes[-1] not in in_float:
             unit, built = unit_of(match, rules, choice.gives_float_result(match))

@@ -59,7 +59,7 @@ def spatial_sizes(node: Node) -> Sizes | None:
 
 
 def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
-    """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
+    """Return a copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
     It has a bias even where nothing is known, so that the state of a calibrated model fits. A linear layer
     without a bias gives zeros for a row of zeros, as padding tokens are, and a convolution without a bias where it
@@ -77,10 +77,10 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
     new: Any = layer
     old: Tensor | None = new.bias
     bias = _float_bias(new).double()
-    # A norm may follow that makes much of whatever is added to zeros.
+    # Rows that are exactly zero stay zero: a norm after them would blow up whatever is added.
     linear = new.weight.dim() == 2
-    exact = old is None and (linear or (sizes is not None and some_read_nothing(layer, sizes)))
-    if rounded is not None and means is not None and not exact:
+    keeps_zeros = old is None and (linear or (sizes is not None and some_read_nothing(layer, sizes)))
+    if rounded is not None and means is not None and not keeps_zeros:
         bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
     return with_bias(layer, bias)
 

@@ -31,8 +31,8 @@ AS_FAST_IN_FLOAT = frozenset(pattern.name for pattern in ELEMENTWISE)
 class UnitChoice:
     """Decides which matches of a graph become units, and which of these units give float values.
 
-    A match that multiplies and accumulates (a convolution) becomes a unit, unless it is too small (below), and so
-    does a user's handler. The rest of this class is about the other matches, and about layers that are too small.
+    A user's handler always becomes a unit. So does a match that multiplies and accumulates (a convolution), unless it
+    is too small (below). The rest of this class is about the other matches, and about layers that are too small.
 
     Another match becomes a unit if its quantized result reaches such a unit, or a result of the model that the user
     asked to round, directly or through other matches. A match that takes float values becomes a unit only if every

@@ -6,7 +6,6 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
@@ -16,9 +15,9 @@ from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
 from fxquant.graph.recurrent import is_recurrent, weight_of, with_matrices
-from fxquant.nn.weight import all_finite
+from fxquant.nn.weight import all_finite, count_not_finite
 from fxquant.nn.weight_forms import with_fake_quantized_weight
-from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
+from fxquant.observers.qparams import VALUES_TOO_SMALL, VALUES_TOO_SMALL_HINT, below_smallest_scale
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.rounding import rounded_weight
 from fxquant.plan.spec import Observed, QParams, TensorRef
@@ -28,7 +27,7 @@ from fxquant.plan.spec import Observed, QParams, TensorRef
 def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Choose scale and zero point of every planned weight that has none yet."""
     found: dict[TensorRef, QParams] = {}
-    tiny: list[str] = []
+    too_small: list[str] = []
     for node, unit in weighted_nodes(gm, ctx):
         ref = unit.roles["weight"]
         if ref in ctx.plan.qparams:
@@ -41,11 +40,11 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
             weight = finite_weight(node)
             observer = policy.observer().to(weight.device)
             observer(weight)
-            if lost := below_smallest_scale(observer_in(observer)):
-                tiny.append(f"{node.target}.weight: {lost.text}")
+            if below := below_smallest_scale(observer_in(observer)):
+                too_small.append(f"{node.target}.weight: {below.text}")
         found[ref] = observer.qparams()
-    if tiny:
-        warn(SCALE_TOO_LARGE, got=listing(tiny), hint=SCALE_TOO_LARGE_HINT)
+    if too_small:
+        warn(VALUES_TOO_SMALL, got=listing(too_small), hint=VALUES_TOO_SMALL_HINT)
     ctx.plan = replace(ctx.plan, qparams={**ctx.plan.qparams, **found})
     return gm
 
@@ -67,7 +66,7 @@ def apply_learned_rounding(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def layers_with_learned_rounding(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
-    """A layer for each planned weight whose fake-quantize has ``integers``, observed, under the root of its unit.
+    """Make a layer for each planned weight whose fake-quantize has ``integers``, observed, under the root of its unit.
 
     Args:
         gm: The float graph, batch norms folded in. Not changed.
@@ -79,7 +78,7 @@ def layers_with_learned_rounding(gm: GraphModule, ctx: PassContext) -> nn.Module
         assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
         rounding = policy.observer()
         if isinstance(rounding, LearnedRounding):
-            # Past add_module, which refuses the names of attributes.
+            # Not by add_module, which refuses the names of attributes.
             layers._modules[unit.root] = _layer_with(rounding, node)
     return layers
 
@@ -94,7 +93,7 @@ def _layer_with(rounding: Any, node: Node) -> nn.Module:
 
 
 def finite_weight(node: Node) -> Tensor:
-    """The weight of the layer that a node calls, detached.
+    """Return the weight of the layer that a node calls, detached.
 
     Raises:
         CalibrationError: some of it is inf or NaN.
@@ -104,7 +103,7 @@ def finite_weight(node: Node) -> Tensor:
         raise CalibrationError(
             "a weight holds values that are not finite",
             at=node,
-            got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
+            got=count_not_finite(weight),
             expected="finite weights; with a batch norm folded in, finite statistics too",
             hint=f"look at {node.target}.weight and at the batch norm behind it",
         )

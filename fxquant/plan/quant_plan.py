@@ -26,8 +26,9 @@ class QuantUnit:
     """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, ``"y"`` for the output, and
     ``"mean"`` for the means of the input's channels, where the bias is corrected with them.
 
-    A unit that gives float values has no ``"y"``. A dynamic unit has a role for each value that a call quantizes by
-    its own range; ``inputs`` does not name these. A recurrent layer with a static range has the role ``"x"``.
+    A ``TensorRef`` is a name and a kind: activation, parameter, call or mean. A unit that gives float values has no
+    ``"y"``. A dynamic unit has a role for each value that a call quantizes by its own range; ``inputs`` does not name
+    these. A recurrent layer with a static range has the role ``"x"``.
     """
 
     @property

@@ -45,7 +45,7 @@ SEEN = 64
 SHAPES_DEPEND_ON_VALUES = "shapes depend on values"
 """Why the graph runs in place of a plan, where a step gave a tensor of another shape than before."""
 
-_NUMBERS = frozenset((int, float, bool, str, type(None)))
+_PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 _global_hooks = torch.nn.modules.module._global_forward_hooks
 _global_pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
 
@@ -312,7 +312,7 @@ def _key(args: tuple[Any, ...]) -> Hashable:
             if not value.is_cpu or value.layout is not torch.strided:
                 return None
             key.append(layout_of(value))
-        elif type(value) in _NUMBERS:
+        elif type(value) in _PLAIN_TYPES:
             key.append((type(value), value))
         else:
             return None

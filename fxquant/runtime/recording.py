@@ -105,7 +105,7 @@ class Recording(_Mode):
 
     @property
     def loops(self) -> int:
-        """The number of loops recorded so far."""
+        """Return the number of loops recorded so far."""
         return self._library.fxquant_record_steps(self._handle)
 
     def attempt(self, call: Callable[[], Any]) -> Any:
@@ -115,7 +115,7 @@ class Recording(_Mode):
             NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
         """
         loops = self.loops
-        before = self._library.fxquant_record_to(self._handle)  # loops that this thread launches are noted from here on
+        before = self._library.fxquant_record_to(self._handle)  # launch() of csrc/cpu/launch.h notes loops from here on
         try:
             with self:
                 return call()
@@ -228,10 +228,12 @@ class Recording(_Mode):
                 raise KernelError("no program gives a tensor whose values are not what lies in memory")
             begin = result.untyped_storage().data_ptr()
             where = (tuple(result.shape), tuple(result.stride()))
+            # Without elements.
             if not result.numel():
                 views.append(View(False, len(buffers), True))
                 buffers.append(OutputBuffer(*where, result.dtype))
             elif begin in self._allocated:
+                # In memory that the recording allocated: a buffer for each, and a view of it.
                 if begin not in outputs:
                     bytes_ = result.untyped_storage().nbytes()
                     whole = _extent(result) * result.element_size() == bytes_
@@ -243,6 +245,7 @@ class Recording(_Mode):
                 whole = (made.size, made.stride, made.dtype) == (*where, result.dtype)
                 views.append(View(False, outputs[begin], whole, *where, int(result.storage_offset()), result.dtype))
             elif self._is_input(result):
+                # In an input; anything else is a constant.
                 index = self._input_around(result)
                 bytes_ = result.data_ptr() - self._inputs[index].data_ptr()
                 views.append(View(True, index, False, *where, bytes_ // result.element_size(), result.dtype))

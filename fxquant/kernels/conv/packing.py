@@ -20,7 +20,7 @@ N_BLOCK_PANELS = 4
 """The most panels of an N block: as many as a tile has with AVX-512 VNNI. Without, it has two panels or one."""
 
 K_GROUP = 4
-"""Bytes of a K group: four successive input channels or taps, which one 32-bit lane multiplies."""
+"""Bytes of a K block that one 32-bit lane multiplies and adds."""
 
 SUMMED_AT_ONCE = 1 << 16
 """Elements of a weight that are summed at a time, so that the sums take little memory beside the weight."""
@@ -96,7 +96,7 @@ def is_depthwise(channels: int, in_channels: int, groups: int) -> bool:
 
 
 def bundled_groups(channels: int, groups: int) -> int:
-    """Return how many groups a group bundle has: as many as fill 16 output channels."""
+    """Return how many groups a group bundle has: so many that they have at most 16 output channels together."""
     most = max(1, PANEL * groups // channels) if channels else 1
     return max(count for count in range(1, min(most, groups) + 1) if groups % count == 0)
 
@@ -161,11 +161,14 @@ def _n_blocks(packed: Tensor, layout: PackedLayout) -> Iterator[tuple[slice, Ten
 
     The view is [group_bundles, k_blocks, k_groups, panels, 16, 4].
     """
-    lines = packed.view(layout.group_bundles, layout.panels, layout.k_blocks * layout.k_groups * PANEL * K_GROUP)
+    # Cut into pieces as large as a panel. Panels of an N block are interleaved: some of these pieces are an N block.
+    by_panel_size = packed.view(
+        layout.group_bundles, layout.panels, layout.k_blocks * layout.k_groups * PANEL * K_GROUP
+    )
     for panels in layout.n_blocks:
         count = panels.stop - panels.start
         sizes = (layout.group_bundles, layout.k_blocks, layout.k_groups, count, PANEL, K_GROUP)
-        yield panels, lines[:, panels].view(sizes)
+        yield panels, by_panel_size[:, panels].view(sizes)
 
 
 def _in_k_blocks(weight: Tensor, layout: PackedLayout, groups: int) -> Tensor:

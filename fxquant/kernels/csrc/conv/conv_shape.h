@@ -5,15 +5,15 @@
 //
 //   [group bundles][N blocks][K blocks][K groups][panels of the N block][kPanel channels][kKGroup bytes]
 //
-//   K group       kKGroup successive bytes of the input, which one instruction multiplies with as many weights and adds
-//                 to one 32-bit lane.
+//   K group       kKGroup bytes of a K block, which one instruction multiplies with as many weights and adds to one
+//                 32-bit lane.
 //   panel         kPanel output channels: the lanes of a 512-bit register.
 //   N block       At most kNBlockPanels panels. Their weights for one K group lie side by side.
 //   K block       The part of a window that one pointer to the input leads to, and its weights: one tap (kernel element);
-//                 a row of taps, if the input has few channels. Of a depthwise convolution it is a column of taps, whose
-//                 rows are interleaved before they are multiplied.
-//   group bundle  Groups of a grouped convolution that are multiplied together, so that they fill a panel. Weights between
-//                 different groups of a bundle are zero.
+//                 a row of taps, if an ungrouped convolution has few input channels. Of a depthwise convolution it is a
+//                 column of taps, whose rows are interleaved before they are multiplied.
+//   group bundle  Groups of a grouped convolution that are multiplied together: as many as have at most kPanel output
+//                 channels, if that number divides the number of groups. Weights between different groups are zero.
 #pragma once
 #include <cstdint>
 
@@ -28,7 +28,7 @@ constexpr int64_t kNBlockPanels = 4;
 constexpr int64_t kKGroup = 4;
 constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;  // weights of a panel for one K group
 constexpr int64_t kMaxTaps = 1 << 16;                   // elements of a window
-constexpr int64_t kFewChannels = 16;                    // With fewer input channels a K block is a row of taps.
+constexpr int64_t kFewChannels = 16;                    // with fewer input channels, ungrouped: a K block is a row of taps
 
 struct ConvShape {
   int64_t batch, height, width, in_channels;
@@ -70,7 +70,9 @@ struct ConvShape {
   FXQ_INLINE int64_t group_bundle_channels() const { return channels / group_bundles(); }
   FXQ_INLINE int64_t group_bundle_in_channels() const { return in_channels / group_bundles(); }
   FXQ_INLINE int64_t panels() const { return (group_bundle_channels() + kPanel - 1) / kPanel; }
-  FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }
+  FXQ_INLINE int64_t n_blocks() const {
+    return depthwise() ? panels() : (panels() + kNBlockPanels - 1) / kNBlockPanels;
+  }
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
   FXQ_INLINE int64_t k_blocks() const {
     return depthwise() ? kernel_width : has_few_channels() ? kernel_rows() : taps();

@@ -1,5 +1,5 @@
-// Instruction sets. cpu/loops/*.cpp is compiled once for each set that changes it (is_compiled_for in setup.py), in a
-// namespace of its name. A binding calls through FXQ_LOOP, which picks by loop_isa().
+// Instruction sets. Each loop (cpu/loops/*.cpp of every family) is compiled once for each set that changes it (is_compiled_for
+// in setup.py), in a namespace of its name. A binding calls through FXQ_LOOP, which picks by loop_isa().
 #pragma once
 #include <cstdint>
 
@@ -32,8 +32,8 @@ inline bool uses_tile_loops() { return active_isa() >= kAmx; }
 //   FXQ_DECLARE_LOOP(dequantize_loop, (const DequantizeArgs& args, int64_t begin, int64_t end))
 // and called by the binding as
 //   FXQ_LOOP(dequantize_loop)(args, begin, end)
-// A loop with instructions of VNNI, whose source asks __AVX512VNNI__ and so is compiled for avx512_vnni too, says
-// FXQ_DECLARE_LOOP_WITH_VNNI and FXQ_LOOP_WITH_VNNI instead; avx512_vnni and those above run the avx512 version of every other loop.
+// A loop that uses instructions of VNNI (its source asks __AVX512VNNI__) is declared and called by the macros that end in
+// _WITH_VNNI. It has a version for avx512_vnni. Of every other loop, avx512_vnni and the sets above it run the avx512 version.
 // A loop on tiles, whose source includes tiles.h, says FXQ_DECLARE_TILE_LOOP and FXQ_TILE_LOOP. It is compiled for amx, and
 // with emulated tiles for portable and avx512_vnni.
 #if defined(FXQ_X86)

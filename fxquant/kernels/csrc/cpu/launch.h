@@ -16,8 +16,8 @@ using LoopOf = void (*)(const Args&, int64_t, int64_t, void*);
 
 // Runs the tasks 0 <= i < tasks, about `grain` successive ones or more on a thread.
 template <typename Args, typename Loop>
-void launch(const Args& args, int64_t tasks, int64_t grain, Loop stateless, int64_t scratch = 0) {
-  const LoopOf<Args> loop = stateless;
+void launch(const Args& args, int64_t tasks, int64_t grain, Loop lambda, int64_t scratch = 0) {
+  const LoopOf<Args> loop = lambda;  // one without captures
   if (tasks > 0 && recorder() != nullptr) recorder()->add(args, tasks, grain, loop, scratch);
   torch::stable::parallel_for(0, tasks, grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<uint8_t[]> memory(scratch > 0 ? new uint8_t[scratch] : nullptr);

@@ -4,7 +4,7 @@
 // Memory of a run:
 //   argument block  the argument structs of all steps, one behind the other, with the arrays that they point to; each run
 //                   patches its pointers to inputs and outputs
-//   arena           all temporary tensors; those that are not alive at the same time share memory
+//   arena           all temporary tensors but those inside chains; those that are not alive at the same time share memory
 //   scratch         memory that a loop uses while it runs, one part for each thread
 //
 //   patch the pointers to inputs and outputs
@@ -292,9 +292,9 @@ class Program {
   std::unique_ptr<Workspace> acquire_workspace() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!idle_.empty()) {
-        std::unique_ptr<Workspace> workspace = std::move(idle_.back());
-        idle_.pop_back();
+      if (!spare_.empty()) {
+        std::unique_ptr<Workspace> workspace = std::move(spare_.back());
+        spare_.pop_back();
         return workspace;
       }
     }
@@ -311,9 +311,9 @@ class Program {
 
   // Keeps a few workspaces for later runs, and frees the others.
   void release_workspace(std::unique_ptr<Workspace> workspace) {
-    constexpr size_t kIdle = 2;
+    constexpr size_t kSpare = 2;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.size() < kIdle) idle_.push_back(std::move(workspace));
+    if (spare_.size() < kSpare) spare_.push_back(std::move(workspace));
   }
 
   std::vector<Step> steps_;
@@ -324,7 +324,7 @@ class Program {
   int64_t arena_bytes_ = 0;
   int64_t scratch_bytes_ = 0;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> idle_;
+  std::vector<std::unique_ptr<Workspace>> spare_;
 };
 
 }  // namespace fxquant

@@ -75,9 +75,10 @@ struct ArgumentPointer {
   int64_t offset;        // bytes from the begin of the region
 };
 
-// Where the pointers that fuse_tables.h exchanges stand in the argument block, for two kinds of steps. -1: nowhere.
-// A step that can take a lookup table: `bytes` leads to what it writes, `table` to the table, and `x` is -1.
-// A step that is itself a lookup: `x` leads to what it reads, and `bytes` to what it writes.
+// Where the pointers that fuse_tables.h exchanges stand in the argument block; -1: the step has no such pointer.
+//   x >= 0:                the step is itself a lookup. It reads at the pointer x, and writes at `bytes`.
+//   x == -1, bytes >= 0:   the step can take a lookup table, at `table`, for what it writes at `bytes`.
+//   all -1:                neither.
 struct FusibleLookup {
   int64_t x = -1;
   int64_t table = -1;
@@ -120,7 +121,8 @@ struct ArgumentBlock {
   }
 };
 
-// The visitor of an argument struct, whose method `pointers` names each pointer of the struct once, as one of three kinds.
+// The visitor of an argument struct, whose method `pointers` names each pointer of the struct once, as one of three kinds,
+// but those that a program sets itself (`table`, see fuse_tables.h).
 class Pointers {
  public:
   Pointers(ArgumentBlock& arguments, const Regions& regions, const void* base, int64_t place)

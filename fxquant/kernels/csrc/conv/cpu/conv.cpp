@@ -86,6 +86,7 @@ Tensor conv3d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant:
 
 }  // namespace
 
+// FXQ_KERNEL (common/call.h) fills a ConvCall from the dispatcher's stack, field by field.
 STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) {
   m.impl("conv2d", FXQ_KERNEL(conv2d_cpu));
   m.impl("conv3d", FXQ_KERNEL(conv3d_cpu));

@@ -89,7 +89,7 @@ inline Tensor conv_cuda(const CheckedConv& c) {
   const int64_t row_step = s.depthwise() ? 1 : s.has_few_channels() ? k_block_bytes : s.kernel_width * k_block_bytes;
   const int64_t column_step = s.has_few_channels() ? s.in_channels : k_block_bytes;
   ConvKernel kernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_in_channels(), s.panels(),
-                  s.depthwise() ? s.panels() : s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
+                  s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
                   static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
                   static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
                   c.zero_point_correction.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),

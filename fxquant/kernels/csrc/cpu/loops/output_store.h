@@ -11,8 +11,10 @@ namespace {
 
 #if defined(__AVX512BW__)
 // Computes as unsigned bytes: int8 is shifted by 128, and its sign bit is flipped at the end. q.low and q.high are distances
-// from the zero point. The lower bound is applied to bytes; the upper one to float values, or, where no value, divided by the
-// scale, can leave int32, to bytes as well.
+// from the zero point.
+//   store()                 The upper bound is applied to float values, the lower one to bytes.
+//   integers<true>()        The upper bound is applied to float values; store_steps() applies both to bytes.
+//   integers<false>()       No bound is applied to float values: the caller knows that, divided by the scale, they fit int32.
 class OutputStore {
  public:
   OutputStore(uint8_t* y, float* y_float, const OutputQParams& q)

@@ -24,12 +24,12 @@ inline ClampAt clamp_of_bytes(const ConvArgs& a, int64_t channel, int64_t count)
   const float zero_point = std::fabs(static_cast<float>(a.residual_zero_point));
   const float residual = a.residual == nullptr ? 0 : (256 + zero_point) * std::fabs(a.residual_scale);
   const float inv_scale = y.inv_scale;
-  int passes = 0;
+  int may_leave_int32 = 0;
   for (int64_t c = channel; c < channel + count; ++c) {
     const float sum = most + std::fabs(static_cast<float>(a.zero_point_correction[c]));
-    passes |= !((sum * std::fabs(a.scale[c]) + std::fabs(a.bias[c]) + residual) * inv_scale < kLimit);
+    may_leave_int32 |= !((sum * std::fabs(a.scale[c]) + std::fabs(a.bias[c]) + residual) * inv_scale < kLimit);
   }
-  if (passes != 0) return kClampValues;
+  if (may_leave_int32 != 0) return kClampValues;
   const float zero = static_cast<float>(y.zero_point);
   return y.low + zero == 0 && y.high + zero == 255 ? kSaturate : kClampBytes;
 }

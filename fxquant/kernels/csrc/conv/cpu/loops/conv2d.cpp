@@ -1,5 +1,6 @@
-// int8 convolution, on instruction sets without tile registers, and, beside oneDNN's kernels, for products that are too small
-// for these (prefers_brgemm of cpu/brgemm.h).
+// int8 convolution over one to three dimensions, and linear layers, which are convolutions of one tap: all but depthwise ones.
+// It runs on instruction sets without tile registers, and, beside oneDNN's kernels, for products that are too small for these
+// (prefers_brgemm of cpu/brgemm.h).
 //
 // LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
 // pointers to its K blocks. With fewer than 16 channels it copies rows of taps first, with padding. Bytes of int8 are read
@@ -156,7 +157,7 @@ void run_tasks(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch
     // Channels that the N block stores: its last panel may be partly empty.
     const int64_t written = block.channels_left < block_channels ? block.channels_left : block_channels;
     block.template run<kMostPanels, kSigned>(strip, block.block_panels);
-    // A lookup table was fused into the loop: note what this task stored, and look up what the task before stored.
+    // A lookup table was fused into the loop: note what this task stored, and look up what this thread's task before stored.
     if (a.table != nullptr) lookup.next(strip.first, strip.count, channel, written);
   });
   lookup.finish();

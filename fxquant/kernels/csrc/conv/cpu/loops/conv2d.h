@@ -5,7 +5,8 @@ namespace fxquant {
 
 constexpr int64_t kStripPixels = 24;  // of a strip, at most
 
-// A convolution that is not depthwise, and how it is divided into tasks: a task is one strip (at most kStripPixels successive
+// A convolution that is not depthwise, over one to three dimensions, or a linear layer; and how it is divided into tasks: a
+// task is one strip (at most kStripPixels successive
 // pixels of the result) times one N block (at most 64 channels).
 struct Conv2dArgs : ConvArgs {
   explicit Conv2dArgs(const ConvArgs& args) : ConvArgs(args) {}

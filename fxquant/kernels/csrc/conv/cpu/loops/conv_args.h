@@ -45,7 +45,8 @@ struct ConvArgs {
     visit.tensor(row_zero_point);
     visit.tensor(weight_sums);
   }
-  // A program may fuse a lookup table into the loop, which then looks up the bytes of the task before: see fuse_tables.h.
+  // A program may fuse a lookup table into the loop, in which each task then looks up the bytes that the thread's preceding
+  // task stored: see fuse_tables.h.
   template <typename Visitor>
   void accepts_lookup(Visitor visit) const {
     visit(y, table, shape.out_pixels() * shape.channels);

@@ -29,21 +29,23 @@ class Epilogue {
         clamp_at_(a.y_float != nullptr ? kFloats : clamp_of_bytes(a, 0, a.shape.channels)),
         output_(a.y, a.y_float, a.y_qparams) {}
 
-  // Finishes R rows of V panels, of whose channels `left` exist. Bytes are computed panel by panel: scale and bias of a panel
-  // are loaded once for all rows, and the rows do not wait for each other.
+  // Finishes R rows of V panels, of whose channels `channels_left` exist. Bytes are computed panel by panel: scale and bias of
+  // a panel are loaded once for all rows, and the rows do not wait for each other.
   template <int R, int V>
-  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
-    if (clamp_at_ == kFloats || row_scale_ != nullptr) return store_rows<R, V>(acc, row, channel, left);
+  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t channels_left) const {
+    if (clamp_at_ == kFloats || row_scale_ != nullptr) return store_rows<R, V>(acc, row, channel, channels_left);
     const int64_t at = row * channels_ + channel;
-    __m512i steps[R][V];
-    round_panels<R, V>(acc, at, channel, left, steps);
-    left >= V * kPanel ? store_steps<R, V, true>(steps, at, left) : store_steps<R, V, false>(steps, at, left);
+    __m512i integers[R][V];
+    round_panels<R, V>(acc, at, channel, channels_left, integers);
+    channels_left >= V * kPanel ? store_steps<R, V, true>(integers, at, channels_left)
+                                : store_steps<R, V, false>(integers, at, channels_left);
   }
 
-  // Finishes V panels of one row, of whose channels `left` exist. Inlined, so that accumulators stay in registers.
+  // Finishes V panels of one row, of whose channels `channels_left` exist. Inlined, so that accumulators stay in registers.
   template <int V>
-  FXQ_INLINE void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
-    left >= V * kPanel ? store_as<V, true>(acc, row, channel, left) : store_as<V, false>(acc, row, channel, left);
+  FXQ_INLINE void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t channels_left) const {
+    channels_left >= V * kPanel ? store_as<V, true>(acc, row, channel, channels_left)
+                                : store_as<V, false>(acc, row, channel, channels_left);
   }
 
  private:
@@ -61,9 +63,9 @@ class Epilogue {
   const OutputStore output_;
 
   template <int R, int V, int r = 0>
-  FXQ_INLINE void store_rows(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
-    store<V>(acc[r], row + r, channel, left);
-    if constexpr (r + 1 < R) store_rows<R, V, r + 1>(acc, row, channel, left);
+  FXQ_INLINE void store_rows(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t channels_left) const {
+    store<V>(acc[r], row + r, channel, channels_left);
+    if constexpr (r + 1 < R) store_rows<R, V, r + 1>(acc, row, channel, channels_left);
   }
 
   template <int R, int V, int v, int r = 0>
@@ -74,31 +76,31 @@ class Epilogue {
   template <int R, int r = 0>
   FXQ_INLINE void add_residual(const uint8_t* from, __mmask16 mask, __m512* values) const {
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, from));
-    const __m512i steps = _mm512_sub_epi32(_mm512_xor_si512(bytes, residual_flip_), residual_zero_point_);
-    values[r] = _mm512_add_ps(values[r], _mm512_mul_ps(_mm512_cvtepi32_ps(steps), residual_scale_));
+    const __m512i integers = _mm512_sub_epi32(_mm512_xor_si512(bytes, residual_flip_), residual_zero_point_);
+    values[r] = _mm512_add_ps(values[r], _mm512_mul_ps(_mm512_cvtepi32_ps(integers), residual_scale_));
     if constexpr (r + 1 < R) add_residual<R, r + 1>(from + channels_, mask, values);
   }
   template <int R, int V, int v, bool kClamps, int r = 0>
-  FXQ_INLINE void round_panel(const __m512* values, __m512i (*steps)[V]) const {
-    steps[r][v] = output_.integers<kClamps>(values[r]);
-    if constexpr (r + 1 < R) round_panel<R, V, v, kClamps, r + 1>(values, steps);
+  FXQ_INLINE void round_panel(const __m512* values, __m512i (*integers)[V]) const {
+    integers[r][v] = output_.integers<kClamps>(values[r]);
+    if constexpr (r + 1 < R) round_panel<R, V, v, kClamps, r + 1>(values, integers);
   }
-  // Rounds to steps of the result. `at` is the index of the first channel of the first row.
+  // Divides by the scale of the result and rounds. `at` is the index of the first channel of the first row.
   template <int R, int V, int v = 0>
-  FXQ_INLINE void round_panels(const Accumulators (*acc)[V], int64_t at, int64_t channel, int64_t left,
-                               __m512i (*steps)[V]) const {
-    const __mmask16 mask = mask_of(left - v * kPanel);
+  FXQ_INLINE void round_panels(const Accumulators (*acc)[V], int64_t at, int64_t channel, int64_t channels_left,
+                               __m512i (*integers)[V]) const {
+    const __mmask16 mask = mask_of(channels_left - v * kPanel);
     __m512 values[R];
     scale_panel<R, V, v>(acc, _mm512_maskz_loadu_ps(mask, scale_ + channel + v * kPanel),
                          _mm512_maskz_loadu_ps(mask, bias_ + channel + v * kPanel), values);
     if (residual_ != nullptr) add_residual<R>(residual_ + at + v * kPanel, mask, values);
-    clamp_at_ == kClampValues ? round_panel<R, V, v, true>(values, steps) : round_panel<R, V, v, false>(values, steps);
-    if constexpr (v + 1 < V) round_panels<R, V, v + 1>(acc, at, channel, left, steps);
+    clamp_at_ == kClampValues ? round_panel<R, V, v, true>(values, integers) : round_panel<R, V, v, false>(values, integers);
+    if constexpr (v + 1 < V) round_panels<R, V, v + 1>(acc, at, channel, channels_left, integers);
   }
   template <int R, int V, bool kWhole, int r = 0>
-  FXQ_INLINE void store_steps(const __m512i (*steps)[V], int64_t at, int64_t left) const {
-    output_.store_steps<V, kWhole>(steps[r], clamp_at_ != kSaturate, at, left);
-    if constexpr (r + 1 < R) store_steps<R, V, kWhole, r + 1>(steps, at + channels_, left);
+  FXQ_INLINE void store_steps(const __m512i (*integers)[V], int64_t at, int64_t channels_left) const {
+    output_.store_steps<V, kWhole>(integers[r], clamp_at_ != kSaturate, at, channels_left);
+    if constexpr (r + 1 < R) store_steps<R, V, kWhole, r + 1>(integers, at + channels_, channels_left);
   }
 
   template <bool kWhole>
@@ -129,10 +131,10 @@ class Epilogue {
   }
 
   template <int V, bool kWhole>
-  FXQ_INLINE void store_as(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
+  FXQ_INLINE void store_as(const Accumulators* acc, int64_t row, int64_t channel, int64_t channels_left) const {
     const int64_t at = row * channels_ + channel;
     __mmask16 masks[V];
-    masks_of<V, kWhole>(left, masks);
+    masks_of<V, kWhole>(channels_left, masks);
     __m512 values[V];
     if (row_scale_ != nullptr) {
       scale_row<V, kWhole>(acc, row, channel, masks, values);
@@ -146,11 +148,11 @@ class Epilogue {
         const __m128i bytes =
             kWhole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)) : _mm_maskz_loadu_epi8(masks[v], from);
         const __m512i quantized = _mm512_xor_si512(_mm512_cvtepu8_epi32(bytes), residual_flip_);
-        const __m512 steps = _mm512_cvtepi32_ps(_mm512_sub_epi32(quantized, residual_zero_point_));
-        values[v] = _mm512_add_ps(values[v], _mm512_mul_ps(steps, residual_scale_));
+        const __m512 from_zero_point = _mm512_cvtepi32_ps(_mm512_sub_epi32(quantized, residual_zero_point_));
+        values[v] = _mm512_add_ps(values[v], _mm512_mul_ps(from_zero_point, residual_scale_));
       }
     }
-    output_.store<V, kWhole>(values, masks, at, left);
+    output_.store<V, kWhole>(values, masks, at, channels_left);
   }
 };
 #else
@@ -158,22 +160,22 @@ class Epilogue {
  public:
   explicit Epilogue(const ConvArgs& a) : a_(a), output_{a.y, a.y_float, a.y_qparams} {}
 
-  // Finishes R rows of V panels, of whose channels `left` exist.
+  // Finishes R rows of V panels, of whose channels `channels_left` exist.
   template <int R, int V, int r = 0>
-  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t left) const {
-    store<V>(acc[r], row + r, channel, left);
-    if constexpr (r + 1 < R) store_tile<R, V, r + 1>(acc, row, channel, left);
+  FXQ_INLINE void store_tile(const Accumulators (*acc)[V], int64_t row, int64_t channel, int64_t channels_left) const {
+    store<V>(acc[r], row + r, channel, channels_left);
+    if constexpr (r + 1 < R) store_tile<R, V, r + 1>(acc, row, channel, channels_left);
   }
   // Finishes V panels of one row.
   template <int V>
-  void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
-    for (int v = 0; v < V; ++v, channel += kPanel, left -= kPanel) {
+  void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t channels_left) const {
+    for (int v = 0; v < V; ++v, channel += kPanel, channels_left -= kPanel) {
       int32_t sums[kPanel];
       horizontal_sum(acc[v], sums);
-      if (left >= kPanel) {
+      if (channels_left >= kPanel) {
         finish(sums, row, channel, kPanel);
       } else {
-        finish(sums, row, channel, left);
+        finish(sums, row, channel, channels_left);
       }
     }
   }

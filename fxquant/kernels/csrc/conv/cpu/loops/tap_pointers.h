@@ -32,7 +32,7 @@ struct Strip {
       for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (pixel + r) * s.in_channels;
       return;
     }
-    uint8_t* free = copied_;
+    uint8_t* next_copy = copied_;
     // Divide the strip into parts that lie in one row of a plane each.
     for (int64_t r = 0; r < count;) {
       const int64_t out_row = (pixel + r) / s.out_width;
@@ -43,7 +43,7 @@ struct Strip {
       const PixelsOfRow part{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
                                out_row % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
       if (s.has_few_channels()) {
-        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { free = copy(part, i, pixels, free); });
+        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { next_copy = copy(part, i, pixels, next_copy); });
       } else {
         for_each_row(part, [&](int64_t i, const uint8_t* pixels) { set_pointers(part, i, pixels); });
       }
@@ -52,9 +52,10 @@ struct Strip {
   }
 
  private:
-  // Pixels in one row of the result, and where the window of the first one begins, maybe in the padding.
+  // Pixels in one row of the result, and the plane, row and column where the window of the first one begins, maybe in the
+  // padding.
   struct PixelsOfRow {
-    int64_t image, front, top, left;
+    int64_t image, plane, row, column;
     int64_t first;  // its index in the strip
     int64_t count;
   };
@@ -68,10 +69,10 @@ struct Strip {
     const ConvShape& s = a.shape;
     int64_t i = 0;
     for (int64_t k = 0; k < s.kernel_planes; ++k) {
-      const int64_t d = part.front + k * s.dilation_planes;
+      const int64_t d = part.plane + k * s.dilation_planes;
       const bool inside = d >= 0 && d < s.planes;
       for (int64_t j = 0; j < s.kernel_height; ++j, ++i) {
-        const int64_t h = part.top + j * s.dilation_height;
+        const int64_t h = part.row + j * s.dilation_height;
         const bool is_row = inside && h >= 0 && h < s.height;
         f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.in_channels : nullptr);
       }
@@ -83,7 +84,7 @@ struct Strip {
     const ConvShape& s = a.shape;
     const uint8_t** to = pointers + i * s.kernel_width * kStripPixels + part.first;
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripPixels) {
-      int64_t w = part.left + j * s.dilation_width;
+      int64_t w = part.column + j * s.dilation_width;
       for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
         to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * s.in_channels : a.padding_values;
       }
@@ -97,12 +98,12 @@ struct Strip {
     const uint8_t** rows = pointers + i * kStripPixels + part.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
       for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
-      to = copy_pixels(x_row, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
+      to = copy_pixels(x_row, part.column, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
       return to + kKGroup;  // The last K group is read beyond its end.
     }
     for (int64_t n = 0; n < part.count; ++n) {
       rows[n] = to;
-      to = copy_pixels(x_row, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
+      to = copy_pixels(x_row, part.column + n * s.stride_width, s.dilation_width, s.kernel_width, to);
       to += (row_bytes + kKGroup - 1) / kKGroup * kKGroup - row_bytes;
     }
     return to;
