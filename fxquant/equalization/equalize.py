@@ -10,14 +10,15 @@ from tqdm import tqdm
 from fxquant.calibration.batches import batches
 from fxquant.equalization.choices import METHODS
 from fxquant.equalization.regions import NO_SHAPES
-from fxquant.equalization.scaled_copy import Batch, learned_parts, scaled_copy
+from fxquant.equalization.scaled_copy import Batch, scaled_copy
 from fxquant.equalization.search import PASSES_OVER_DATA, Options, Search
 from fxquant.equalization.table import Equalization
-from fxquant.errors import InputError, UnknownNameError, listing, warn
+from fxquant.errors import InputError, UnknownNameError, warn
 from fxquant.graph.inputs import bind
 from fxquant.passes.instruments import log_table
 from fxquant.plan.spec import is_number
 from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.learned import refuse_learned
 from fxquant.quantizer.quantizer import Quantizer
 
 
@@ -81,6 +82,7 @@ def equalize(
         >>> prepared.equalization.scaled
         3
     """
+    # Check the arguments, and read the data.
     options = _checked(prepared, method, iterations, headroom, keep_if)
     gm = prepared.graph_module
     if data is None and method == "smooth":
@@ -92,10 +94,12 @@ def equalize(
             got=f"{int(prepared.calibration_statistics.history.batches)} batches",
             hint="calibrate what equalize gives; prepare, equalize, calibrate is the usual order",
         )
+    # Without an example the shapes are unknown: nothing is scaled.
     if not prepared.has_example:
         scaled = scaled_copy(prepared, ())
         scaled.equalization = Equalization((), NO_SHAPES)
         return scaled
+    # Search for factors, and scale a copy by them.
     inputs = [bind(gm, *batch, f"calibration batch {index}") for index, batch in enumerate(found or ())]
     total = PASSES_OVER_DATA * len(inputs)
     with tqdm(total=total, desc="equalize", unit="batch", disable=not progress or not total) as bar:
@@ -112,7 +116,13 @@ def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float,
     """Refuse arguments that make no sense."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "equalize")
-    _refuse_learned(prepared)
+    refuse_learned(
+        prepared,
+        "equalize",
+        takes=("prepare",),
+        fits="weights that are not scaled",
+        hint="prepare the model again, equalize first, and calibrate, learn roundings or apply qparams afterwards",
+    )
     if method not in METHODS:
         raise UnknownNameError("unknown method of equalization", got=repr(method), expected=", ".join(METHODS))
     if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
@@ -122,24 +132,6 @@ def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float,
     if not is_number(keep_if) or not 0 <= keep_if < 1:
         raise InputError("keep_if is no part of the noise", got=repr(keep_if), expected="a number in [0, 1)")
     return Options(method=method, iterations=iterations, headroom=headroom, keep_if=keep_if)
-
-
-def _refuse_learned(prepared: Quantizer) -> None:
-    """Refuse a Quantizer with anything that a scaled graph has no use for, in this process or from a file."""
-    if prepared.trained is not None:
-        learned, parts = "qparams that it was given or trained with", []
-    else:
-        parts = learned_parts(prepared)
-        if not parts and prepared.reconstruction is None and prepared.corrected_statistics is None:
-            return
-        learned = "corrected statistics or learned roundings"
-    got = f"a Quantizer with {learned}, which are those of weights that are not scaled"
-    raise InputError(
-        "equalize takes what prepare gave",
-        got=listing([f"{got}; these would be lost:", *parts] if parts else [got]),
-        expected="a Quantizer as prepare gives it",
-        hint="prepare the model again, equalize first, and calibrate, learn roundings or apply qparams afterwards",
-    )
 
 
 def _read(prepared: Quantizer, data: Iterable[Any], num_batches: int | None) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""Makes a Quantizer of a scaled graph, and the simulation that its data leads to; and says what does not fit it."""
+"""Makes a Quantizer of a scaled graph, and the simulation that its data leads to."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.errors import FxQuantWarning
-from fxquant.fake_quantize.adaround import learned_bias
 from fxquant.passes.handlers import make_handlers
 from fxquant.passes.pipelines import EQUALIZE
 from fxquant.plan.region import Region, Split
-from fxquant.quantizer.attach_observers import attach_observers, planned_weight_layers
+from fxquant.quantizer.attach_observers import attach_observers
 from fxquant.quantizer.convert import convert_by
 from fxquant.quantizer.final_plan import final_plan
 from fxquant.quantizer.quantizer import Quantizer
@@ -39,28 +37,6 @@ def scaled_copy(
     scaled.handlers = make_handlers(scaled, scaled.graph_module, scaled.plan, scaled.patterns)
     scaled.weight_checksums.record(scaled.graph_module, anew=True)
     return scaled
-
-
-def learned_parts(prepared: Quantizer) -> list[str]:
-    """Return what ``prepared`` holds that was learned for its weights and ranges as they are, one line for each.
-
-    What it holds counts, and not the tables of what has run: files and states have no tables.
-    """
-    fresh = planned_weight_layers(prepared)
-    layers = dict(prepared.weight_layers.items())
-    integers = [root for root, layer in layers.items() if root not in fresh or _differs(layer, fresh[root])]
-    biases = [root for root, layer in layers.items() if learned_bias(layer) is not None]
-    scales = [ref.name for ref in prepared.learned_qparams]
-    named = {"the integers of the weight of": integers, "the bias of": biases, "the scale of": scales}
-    return [f"{what} {name}" for what, names in named.items() for name in names]
-
-
-def _differs(layer: Any, fresh: Any) -> bool:
-    """Tell whether the weight of a layer rounds to other values than that of one where nothing was learned."""
-    own, planned = layer.weight_fake_quant, fresh.weight_fake_quant
-    if not torch.equal(own.qparams().scale, planned.qparams().scale):
-        return True
-    return not torch.equal(own.integers(fresh.weight), planned.integers(fresh.weight))
 
 
 def simulation(scaled: Quantizer, data: Iterable[Batch], seen: Callable[[], object]) -> GraphModule:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fxquant.analysis.metrics import check_metric
-from fxquant.equalization.scaled_copy import learned_parts
-from fxquant.errors import InputError, UnknownNameError, listing
+from fxquant.errors import InputError, UnknownNameError
 from fxquant.graph.inputs import describe_value
 from fxquant.plan.spec import is_number
 from fxquant.precision.budget import Budget
 from fxquant.quantizer.checks import check_seed, not_prepared
+from fxquant.quantizer.learned import refuse_learned
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 
@@ -29,7 +29,14 @@ def check_arguments(
     """Refuse arguments that make no sense, in the order in which users write them."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "search_precision")
-    _refuse_learned(prepared)
+    refuse_learned(
+        prepared,
+        "search_precision",
+        takes=("prepare", "calibrate"),
+        fits="other bits",
+        hint="search first, and learn roundings of what prepare makes of the mapping",
+        or_planned=True,
+    )
     if (budget is None) == (max_drop is None):
         raise InputError(
             "exactly one of budget and max_drop is given",
@@ -56,23 +63,3 @@ def check_arguments(
     if not is_number(confidence) or not 0 < confidence < 1:  # type: ignore[operator]  # it is a number
         raise InputError("confidence is out of range", got=repr(confidence), expected="a number between 0 and 1")
     check_seed(seed)
-
-
-def _refuse_learned(prepared: Quantizer) -> None:
-    """Refuse a Quantizer with anything that was learned for the bits that it has, in this process or from a file."""
-    parts = learned_parts(prepared)
-    if prepared.trained is not None:
-        learned = "qparams that it was given or trained with"
-    elif parts or prepared.weight_layers:
-        learned = "learned roundings"
-        if prepared.learned_qparams:
-            learned = "learned roundings and scales" if prepared.weight_layers else "learned scales"
-    else:
-        return
-    got = f"a Quantizer with {learned}, which are those of other bits"
-    raise InputError(
-        "search_precision takes what prepare and calibrate gave",
-        got=listing([f"{got}; these would be lost:", *parts] if parts else [got]),
-        expected="a Quantizer as calibrate gives it",
-        hint="search first, and learn roundings of what prepare makes of the mapping",
-    )
