@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
 from fxquant.artifact.format import Header, LoadLimits, parsed, read_header
 from fxquant.artifact.integers import check_integers
 from fxquant.artifact.modules import EXTERNAL
 from fxquant.artifact.packing import check_packed
 from fxquant.errors import ArtifactError
+from fxquant.graph.text_table import format_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ArtifactInfo:
             *(("to be given" if not i else "", f"{path}: {of}") for i, (path, of) in enumerate(self.external.items())),
             *(("notes" if not i else "", f"{key}: {text}") for i, (key, text) in enumerate(self.notes.items())),
         ]
-        return tabulate(rows, tablefmt="plain", disable_numparse=True)
+        return format_rows(rows, (), form="plain")
 
 
 def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None = None) -> ArtifactInfo:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fxquant.compat.configuration import original_qconfig
 from fxquant.compat.observer import PerChannelMinMaxObserver
+from fxquant.compat.qconfig import refuse_observers
 from fxquant.equalization.regions import NO_SHAPES
 from fxquant.equalization.scaled_copy import scaled_copy
 from fxquant.equalization.search import Options, Search
@@ -39,11 +40,7 @@ class EqualizationQConfig(namedtuple("EqualizationQConfig", ["input_activation",
         Raises:
             ValueError: an observer was given, and no constructor of one.
         """
-        if isinstance(input_activation, nn.Module) or isinstance(weight, nn.Module):
-            raise ValueError(
-                "EqualizationQConfig received observer instance, please pass observer class instead. "
-                "Use MyObserver.with_args(x=1) to override arguments to constructor if needed"
-            )
+        refuse_observers("EqualizationQConfig", input_activation, weight)
         return super().__new__(cls, input_activation, weight)
 
 

@@ -16,7 +16,7 @@ from fxquant.compat.preparation import is_prepared
 from fxquant.compat.reading_observers import quantizer_from
 from fxquant.errors import FxQuantWarning, InputError
 from fxquant.graph.inputs import bind
-from fxquant.graph.interpreter import BoundInterpreter
+from fxquant.graph.interpreter import WatchedRun
 from fxquant.graph.module import get_metadata
 from fxquant.graph.query import module_of
 from fxquant.measure.parity import plan_of
@@ -96,22 +96,9 @@ def _float_graph(model: nn.Module, quantized: GraphModule) -> GraphModule:
         return quantizer_from(model).graph_module
 
 
-class _Watching(BoundInterpreter):
-    """Runs a graph, and shows the values of some nodes."""
-
-    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], show: Callable[[Node, Any], None]) -> None:
-        super().__init__(gm, bound)
-        self._show = show
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        self._show(n, value)
-        return value
-
-
 def _run(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], show: Callable[[Node, Any], None]) -> Any:
     bound = as_taken(gm, bind(gm, args, kwargs, "this batch"))
-    return _Watching(gm, bound, show).run()
+    return WatchedRun(gm, bound, show).run()
 
 
 def _key(name: str, place: int = 0) -> str:

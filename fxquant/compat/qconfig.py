@@ -44,6 +44,19 @@ from fxquant.compat.observer import (
 )
 
 
+def refuse_observers(kind: str, *given: Any) -> None:
+    """Refuse observers where constructors of observers are wanted, in torch.ao's words.
+
+    Raises:
+        ValueError: one of ``given`` is an observer.
+    """
+    if any(isinstance(each, nn.Module) for each in given):
+        raise ValueError(
+            f"{kind} received observer instance, please pass observer class instead. "
+            "Use MyObserver.with_args(x=1) to override arguments to constructor if needed"
+        )
+
+
 class QConfig(namedtuple("QConfig", ["activation", "weight"])):
     """Constructors of the observers of values and of the weight of an operator, as torch.ao has it."""
 
@@ -55,11 +68,7 @@ class QConfig(namedtuple("QConfig", ["activation", "weight"])):
         Raises:
             ValueError: an observer was given, and no constructor of one.
         """
-        if isinstance(activation, nn.Module) or isinstance(weight, nn.Module):
-            raise ValueError(
-                "QConfig received observer instance, please pass observer class instead. "
-                "Use MyObserver.with_args(x=1) to override arguments to constructor if needed"
-            )
+        refuse_observers("QConfig", activation, weight)
         return super().__new__(cls, activation, weight)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from fxquant.equalization.factors import Limits
 from fxquant.errors import error_context
-from fxquant.graph.interpreter import BoundInterpreter
+from fxquant.graph.interpreter import WatchedRun
 from fxquant.plan.region import Bound, Region
 
 
@@ -31,29 +31,17 @@ class Extremes:
     def observe(self, gm: GraphModule, bound: Mapping[str, Any]) -> None:
         """Run one batch. What the graph writes to its buffers stays there."""
         with torch.no_grad():
-            _Observing(gm, bound, self).run()
+            WatchedRun(gm, bound, lambda node, value: self.see(node.name, value)).run()
 
-    def see(self, name: str, value: Tensor) -> None:
+    def see(self, name: str, value: Any) -> None:
         """Take in a value, if it is one of those."""
         axis = self._axes.get(name)
-        if axis is None or not value.numel():
+        if axis is None or not isinstance(value, Tensor) or not value.numel():
             return
         channels = value.detach().double().movedim(axis, 0).flatten(1).cpu()
         low, high = channels.amin(1), channels.amax(1)
         self.low[name] = torch.minimum(low, self.low.get(name, low))
         self.high[name] = torch.maximum(high, self.high.get(name, high))
-
-
-class _Observing(BoundInterpreter):
-    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], extremes: Extremes) -> None:
-        super().__init__(gm, bound)
-        self._extremes = extremes
-
-    def compute(self, n: Node) -> Any:
-        value = super().compute(n)
-        if isinstance(value, Tensor):
-            self._extremes.see(n.name, value)
-        return value
 
 
 def limits_of(region: Region, extremes: Extremes, headroom: float) -> Limits:

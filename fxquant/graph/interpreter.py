@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.fx import GraphModule, Interpreter, Node
@@ -45,6 +45,25 @@ class BoundInterpreter(Interpreter):
     def compute(self, n: Node) -> Any:
         """Compute the value of a node."""
         return super().run_node(n)
+
+
+class WatchedRun(BoundInterpreter):
+    """Runs a graph, and shows each value when it appears.
+
+    Args:
+        gm: The graph.
+        bound: Its inputs, by name.
+        visit: Takes a node and its value.
+    """
+
+    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Callable[[Node, Any], object]) -> None:
+        super().__init__(gm, bound)
+        self._visit = visit
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        self._visit(n, value)
+        return value
 
 
 def _plain(value: Any) -> Any:

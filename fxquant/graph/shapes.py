@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import FxQuantError
 from fxquant.graph.failures import not_running
 from fxquant.graph.inputs import bind
-from fxquant.graph.interpreter import BoundInterpreter
+from fxquant.graph.interpreter import WatchedRun
 from fxquant.graph.macs import run_counted
 from fxquant.graph.query import VALUE, info_of, module_of
 
@@ -95,16 +95,7 @@ def run_on_example(
         raise not_running(node, module, error, *given()) from error
 
 
-class _ExampleRun(BoundInterpreter):
-    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Visit) -> None:
-        super().__init__(gm, bound)
-        self._visit = visit
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        self._visit(n, value)
-        return value
-
+class _ExampleRun(WatchedRun):
     def compute(self, n: Node) -> Any:
         return run_on_example(
             n,

@@ -35,6 +35,26 @@ def check_dtype(op: str, argument: str, tensor: Tensor | torch.dtype, allowed: t
         raise KernelError(f"{op}: {argument} has the wrong dtype", got=dtype, expected=expected)
 
 
+def check_vector(
+    op: str, argument: str, values: Tensor, dtype: torch.dtype, length: int | str = "output channels"
+) -> None:
+    """Check the dtype of a vector, and its length, if that is a number: else it says what the elements are for."""
+    check_dtype(op, argument, values, (dtype,))
+    if values.dim() != 1 or (isinstance(length, int) and values.numel() != length):
+        raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=f"[{length}]")
+
+
+def check_packed_weight(op: str, weight: Tensor, packed: list[int]) -> None:
+    """Check that a weight is one that ``pack_weight`` made for the other arguments: int8, of the shape ``packed``."""
+    check_dtype(op, "weight", weight, (torch.int8,))
+    if list(weight.shape) != packed:
+        raise KernelError(
+            f"{op}: weight has the wrong shape",
+            got=list(weight.shape),
+            expected=f"{packed}, as pack_weight gives it",
+        )
+
+
 def check_limits(op: str, quant_min: int, quant_max: int, dtype: torch.dtype = torch.int32) -> None:
     """Check that the limits are in order and fit an integer dtype."""
     if quant_min > quant_max:

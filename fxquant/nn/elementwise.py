@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fxquant.errors import LoweringError
 from fxquant.kernels import add, cat, mul, prelu, table
 from fxquant.kernels.elementwise.binary import add_reference, mul_reference
 from fxquant.kernels.elementwise.cat import reference as cat_reference
@@ -16,13 +15,16 @@ from fxquant.kernels.elementwise.prelu import reference as prelu_reference
 from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import QuantizedModule, SameDtypeModule, byte_qparams, integer_limits
 from fxquant.nn.quantize import Requantize
-from fxquant.nn.weight import all_finite
+from fxquant.nn.weight import refuse_not_finite
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
 
 class _Binary(SameDtypeModule):
-    """Holds what the sum and the product of two tensors have in common."""
+    """Holds what the sum and the product of two tensors have in common: all but the operator and its reference."""
+
+    _operator: ClassVar[Callable[..., Tensor]]
+    _reference: ClassVar[Callable[..., Tensor]]
 
     def __init__(self, a: QParams, b: QParams, y: QParams, activation: Clamp | None = None) -> None:
         super().__init__()
@@ -40,6 +42,19 @@ class _Binary(SameDtypeModule):
         """Return scale and zero point of ``a``, and all that the operator takes after ``b``."""
         limits = integer_limits(self.qparams("y"), self.activation)
         return *self.numbers("a"), (*self.numbers("b"), *self.numbers("y"), *limits)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        scale, zero_point, rest = self._packed or self.packed()
+        return type(self)._operator(self.take("a", a), scale, zero_point, self._second(b), *rest)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        scale, zero_point, rest = self.packed()
+        return type(self)._reference(self.take("a", a), scale, zero_point, self._second(b), *rest)
+
+    def _second(self, b: Tensor) -> Tensor:
+        """Check the second input, and return it as the operator takes it."""
+        return self.take("b", b)
 
     def extra_repr(self) -> str:
         activation = "" if self.activation is None else f", activation={self.activation}"
@@ -62,14 +77,7 @@ class QuantizedAdd(_Binary):
         LoweringError: qparams do not fit a byte.
     """
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._packed or self.packed()
-        return add(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
-
-    def reference(self, *inputs: Tensor) -> Tensor:
-        a, b = inputs
-        scale, zero_point, rest = self.packed()
-        return add_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+    _operator, _reference = add, add_reference
 
 
 class QuantizedSub(_Binary):
@@ -90,19 +98,16 @@ class QuantizedSub(_Binary):
         LoweringError: qparams do not fit a byte.
     """
 
+    _operator, _reference = add, add_reference
+
     def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
         scale, zero_point, rest = super().pack()
         mirrored = 255 - rest[1] if self.y_dtype == torch.uint8 else ~rest[1]
         return scale, zero_point, (rest[0], mirrored, *rest[2:])
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._packed or self.packed()
-        return add(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
-
-    def reference(self, *inputs: Tensor) -> Tensor:
-        a, b = inputs
-        scale, zero_point, rest = self.packed()
-        return add_reference(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
+    def _second(self, b: Tensor) -> Tensor:
+        """Check the second input, and return it mirrored."""
+        return ~self.take("b", b)
 
 
 class QuantizedMul(_Binary):
@@ -121,14 +126,7 @@ class QuantizedMul(_Binary):
         LoweringError: qparams do not fit a byte.
     """
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._packed or self.packed()
-        return mul(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
-
-    def reference(self, *inputs: Tensor) -> Tensor:
-        a, b = inputs
-        scale, zero_point, rest = self.packed()
-        return mul_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+    _operator, _reference = mul, mul_reference
 
 
 class QuantizedCat(SameDtypeModule):
@@ -218,12 +216,7 @@ class QuantizedPReLU(SameDtypeModule):
 
     def __init__(self, slope: Tensor, x: QParams, y: QParams) -> None:
         super().__init__()
-        if not all_finite(slope):
-            raise LoweringError(
-                "the slopes hold values that are not finite",
-                got=f"{int((~torch.isfinite(slope)).sum())} of {slope.numel()} values are inf or NaN",
-                expected="finite slopes",
-            )
+        refuse_not_finite("the slopes hold", slope, "finite slopes")
         self.register_buffer("slope", slope.detach().to(torch.float32).clone())
         self.add_same_dtype_qparams("y", y)
         self.add_same_dtype_qparams("x", x)

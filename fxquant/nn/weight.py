@@ -53,12 +53,7 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
             got=f"axis={scheme.axis} of a weight of shape {list(weight.shape)}",
             expected="axis=0, or one scale for the whole tensor",
         )
-    if not all_finite(weight):
-        raise LoweringError(
-            "the weight holds values that are not finite",
-            got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
-            expected="finite weights",
-        )
+    refuse_not_finite("the weight holds", weight, "finite weights")
     if (fan_in := weight[0].numel() if len(weight) else 0) > LARGEST_FAN_IN:
         raise LoweringError(
             "too many products per output for int32 sums", got=fan_in, expected=f"at most {LARGEST_FAN_IN}"
@@ -84,6 +79,26 @@ def all_finite(values: Tensor) -> bool:
     return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
+def count_not_finite(values: Tensor) -> str:
+    """Say for a message how many values are inf or NaN."""
+    return f"{int((~torch.isfinite(values)).sum())} of {values.numel()} values are inf or NaN"
+
+
+def refuse_not_finite(subject: str, values: Tensor, expected: str) -> None:
+    """Refuse values of a layer of which some are inf or NaN.
+
+    Args:
+        subject: Begins the message: "the weight holds".
+        values: The values.
+        expected: Says what they should be.
+
+    Raises:
+        LoweringError: some of them are inf or NaN.
+    """
+    if not all_finite(values):
+        raise LoweringError(f"{subject} values that are not finite", got=count_not_finite(values), expected=expected)
+
+
 def float_bias(bias: Tensor | None) -> Tensor | None:
     """Return a bias as int8 operators take it: float32 [C_out] or None.
 
@@ -92,12 +107,7 @@ def float_bias(bias: Tensor | None) -> Tensor | None:
     """
     if bias is None:
         return None
-    if not all_finite(bias):
-        raise LoweringError(
-            "the bias holds values that are not finite",
-            got=f"{int((~torch.isfinite(bias)).sum())} of {bias.numel()} values are inf or NaN",
-            expected="a finite bias; with a batch norm folded in, finite statistics too",
-        )
+    refuse_not_finite("the bias holds", bias, "a finite bias; with a batch norm folded in, finite statistics too")
     return bias.detach().to(torch.float32).clone()
 
 
@@ -106,10 +116,10 @@ class WeightedModule(QuantizedModule):
 
     The weight is a buffer until the module is packed, as a rule in ``convert``. Where a kernel packs it, only the
     packed order is kept from then on, and the module has no such buffer: the weight would lie in memory twice. State
-    dicts, copies and pickles hold it in its own order all the same, and :meth:`unpacked_weight` returns it so. Reading
-    the attribute ``weight`` restores the buffer until the next packing: what is written into it counts after
-    :meth:`invalidate`, as for any buffer, and the weight lies in memory twice until then. What is written into the
-    tensor of a state dict does not reach the module.
+    dicts, copies and pickles hold it in the order of the float layer all the same, and :meth:`unpacked_weight` returns
+    it so. Reading the attribute ``weight`` restores the buffer until the next packing: what is written into it counts
+    after :meth:`invalidate`, as for any buffer, and the weight lies in memory twice until then. What is written into
+    the tensor of a state dict does not reach the module.
     """
 
     weight_shape: torch.Size
@@ -122,7 +132,7 @@ class WeightedModule(QuantizedModule):
 
     @property
     def weight(self) -> Tensor:
-        """The weight, int8 in the order of the float layer."""
+        """Return the weight, int8 in the order of the float layer."""
         with PACKING_LOCK:
             weight = self.unpacked_weight()
             self._set_buffer(weight)

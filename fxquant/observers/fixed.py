@@ -97,7 +97,23 @@ default_fixed_qparams_range_neg1to1_observer = FixedQParamsObserver.with_args(
 """For tanh: -1 to 127/128."""
 
 
-class PlaceholderObserver(ObserverBase):
+class _MeasuresNothing(ObserverBase):
+    """Takes no notice of values, and has no qparams."""
+
+    def update(self, x: Tensor) -> None:
+        """Ignore ``x``, since the observer measures nothing."""
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Ignore ``states``, since the observer measures nothing."""
+
+    def qparams(self) -> QParams:
+        raise CalibrationError(
+            f"a {type(self).__name__} measures nothing, so it has no scale and zero point",
+            hint="use MinMaxObserver for what is to be quantized",
+        )
+
+
+class PlaceholderObserver(_MeasuresNothing):
     """Carries a dtype: with a float dtype, the value or weight is left as it is.
 
     Args:
@@ -142,24 +158,12 @@ class PlaceholderObserver(ObserverBase):
         self.custom_op = custom_op_name
         self.per = per
 
-    def update(self, x: Tensor) -> None:
-        """Ignore ``x``, since the observer measures nothing."""
-
-    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Ignore ``states``, since the observer measures nothing."""
-
-    def qparams(self) -> QParams:
-        raise CalibrationError(
-            "a PlaceholderObserver measures nothing, so it has no scale and zero point",
-            hint="use MinMaxObserver for what is to be quantized",
-        )
-
     def extra_repr(self) -> str:
         per = ", per='token'" if self.per == "token" else ""
         return f"dtype={self.dtype}, is_dynamic={self.is_dynamic}{per}"
 
 
-class NoopObserver(ObserverBase):
+class NoopObserver(_MeasuresNothing):
     """Passes values on. Unlike a placeholder it never has a scheme, so its values stay in float.
 
     Args:
@@ -170,15 +174,3 @@ class NoopObserver(ObserverBase):
     def __init__(self, dtype: torch.dtype = torch.float16, custom_op_name: str = "") -> None:
         super().__init__(None, dtype=dtype)
         self.custom_op = custom_op_name
-
-    def update(self, x: Tensor) -> None:
-        """Ignore ``x``, since the observer measures nothing."""
-
-    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Ignore ``states``, since the observer measures nothing."""
-
-    def qparams(self) -> QParams:
-        raise CalibrationError(
-            "a NoopObserver measures nothing, so it has no scale and zero point",
-            hint="use MinMaxObserver for what is to be quantized",
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch.fx import GraphModule
 
 from fxquant.backends.base import SIGNED_WEIGHTS
@@ -12,7 +11,7 @@ from fxquant.errors import PlanError, listing
 from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.graph.recurrent import weight_of
 from fxquant.measure.coverage import Coverage, coverage
-from fxquant.nn.weight import all_finite
+from fxquant.nn.weight import all_finite, count_not_finite
 from fxquant.passes.base import PassContext, weighted_nodes
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
@@ -46,7 +45,7 @@ def check_plan(gm: GraphModule, plan: QuantPlan, strict: bool, config: QConfigMa
 
 
 def _weight_to_write(found: Coverage, config: QConfigMapping) -> str:
-    """The observer of weights that a configuration should name, where the back end refuses the one that it does."""
+    """Write the observer of weights that a configuration should name where the back end refuses its own."""
     if not any(SIGNED_WEIGHTS in row.reason for row in found.float_rows):
         return ""
     for rule in config.rules():
@@ -95,7 +94,7 @@ def check_weights(gm: GraphModule, plan: QuantPlan) -> None:
     nodes = nodes_by_name(gm)
     layers = {str(node.target): module for u in plan.units for n in u.nodes if (module := module_of(node := nodes[n]))}
     bad = [
-        f"{path}.{name}: {int((~torch.isfinite(tensor)).sum())} of {tensor.numel()} values are inf or NaN"
+        f"{path}.{name}: {count_not_finite(tensor)}"
         for path, module in layers.items()
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
         if tensor.is_floating_point() and not all_finite(tensor)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import check_qparams, check_result, check_stored, integer_range
 from fxquant.kernels.call import OperatorCall, define_operator
-from fxquant.kernels.checks import check_dtype
+from fxquant.kernels.checks import check_packed_weight, check_vector
 from fxquant.kernels.conv.packing import PackedLayout, unpack_weight
 from fxquant.kernels.conv.reference import ConvGeometry, exact_sums, pad
 from fxquant.kernels.epilogue import Epilogue
@@ -60,11 +60,7 @@ class ProductCall(OperatorCall):
         low, high = integer_range(self.x.dtype)
         if not low <= self.x_zero_point <= high:
             raise KernelError(f"{op}: x_zero_point is out of range", got=self.x_zero_point, expected=f"{low} to {high}")
-        check_dtype(op, "scale", self.scale, (torch.float32,))
-        if self.scale.dim() != 1:
-            raise KernelError(
-                f"{op}: scale has the wrong shape", got=list(self.scale.shape), expected="[output channels]"
-            )
+        check_vector(op, "scale", self.scale, torch.float32)
 
     def check_product(self, packed: list[int], sizes: list[int]) -> None:
         """Check all arguments but the input and the geometry.
@@ -74,22 +70,10 @@ class ProductCall(OperatorCall):
             sizes: Shape of the result.
         """
         op = self.op
-        check_dtype(op, "weight", self.weight, (torch.int8,))
-        if list(self.weight.shape) != packed:
-            raise KernelError(
-                f"{op}: weight has the wrong shape",
-                got=list(self.weight.shape),
-                expected=f"{packed}, as pack_weight gives it",
-            )
-        for argument, values, wanted in (
-            ("zero_point_correction", self.zero_point_correction, torch.int32),
-            ("bias", self.bias, torch.float32),
-        ):
-            check_dtype(op, argument, values, (wanted,))
-            if values.shape != self.scale.shape:
-                raise KernelError(
-                    f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=list(self.scale.shape)
-                )
+        channels = self.scale.numel()
+        check_packed_weight(op, self.weight, packed)
+        check_vector(op, "zero_point_correction", self.zero_point_correction, torch.int32, channels)
+        check_vector(op, "bias", self.bias, torch.float32, channels)
         check_result(op, self.y_scale, self.y_zero_point, self.quant_min, self.quant_max, self.dtype)
         if self.residual is None:
             return

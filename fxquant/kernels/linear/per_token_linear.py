@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import check_stored, integer_range
 from fxquant.kernels.call import OperatorCall, define_operator
-from fxquant.kernels.checks import check_dtype
+from fxquant.kernels.checks import check_packed_weight, check_vector
 from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight, zero_point_correction
 from fxquant.kernels.linear.reference import per_token_epilogue, per_token_reference
 from fxquant.kernels.quantize.quantize_per_token import quantize_per_token
@@ -63,32 +64,16 @@ class PerTokenLinearCall(OperatorCall):
     def empty_result(self) -> Tensor:
         op, x, scale = self.op, self.x, self.scale
         check_stored(op, "x", x)
-        check_dtype(op, "scale", scale, (torch.float32,))
-        if scale.dim() != 1:
-            raise KernelError(f"{op}: scale has the wrong shape", got=list(scale.shape), expected="[output channels]")
+        check_vector(op, "scale", scale, torch.float32)
         if x.dim() == 0:
             raise KernelError(f"{op}: x has the wrong shape", got=[], expected="[..., in_features]")
-        check_dtype(op, "weight", self.weight, (torch.int8,))
-        packed = PackedLayout.of(scale.numel(), x.shape[-1], ()).shape
-        if list(self.weight.shape) != packed:
-            raise KernelError(
-                f"{op}: weight has the wrong shape",
-                got=list(self.weight.shape),
-                expected=f"{packed}, as pack_weight gives it",
-            )
-        rows = 1
-        for size in x.shape[:-1]:
-            rows *= size
-        for argument, values, dtype, count in (
-            ("zero_point_correction", self.zero_point_correction, torch.int32, scale.numel()),
-            ("bias", self.bias, torch.float32, scale.numel()),
-            ("x_scale", self.x_scale, torch.float32, rows),
-            ("x_zero_point", self.x_zero_point, torch.int32, rows),
-            ("weight_sums", self.weight_sums, torch.int32, scale.numel()),
-        ):
-            check_dtype(op, argument, values, (dtype,))
-            if list(values.shape) != [count]:
-                raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=[count])
+        channels, rows = scale.numel(), math.prod(x.shape[:-1])
+        check_packed_weight(op, self.weight, PackedLayout.of(channels, x.shape[-1], ()).shape)
+        check_vector(op, "zero_point_correction", self.zero_point_correction, torch.int32, channels)
+        check_vector(op, "bias", self.bias, torch.float32, channels)
+        check_vector(op, "x_scale", self.x_scale, torch.float32, rows)
+        check_vector(op, "x_zero_point", self.x_zero_point, torch.int32, rows)
+        check_vector(op, "weight_sums", self.weight_sums, torch.int32, channels)
         return torch.empty([*x.shape[:-1], scale.numel()], dtype=torch.float32, device=x.device)
 
 
