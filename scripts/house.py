@@ -99,14 +99,32 @@ def statements_apart(tree: ast.Module) -> set[int]:
     return numbers
 
 
-def copies(parsed: dict[Path, ast.Module], *, of_code: bool = False) -> int:
+def declarations(tree: ast.Module) -> set[int]:
+    """Numbers of the lines of heads of functions, of fields and tables, and of long lists and calls."""
+    numbers: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            begin = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            numbers.update(range(begin, node.body[0].lineno))
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            for each in node.body:
+                if isinstance(each, (ast.Assign, ast.AnnAssign)):
+                    numbers.update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        if isinstance(node, (ast.List, ast.Dict, ast.Tuple, ast.Set, ast.Call)):
+            end = node.end_lineno or node.lineno
+            numbers.update(range(node.lineno + 1, end + 1) if end - node.lineno >= WINDOW else ())
+    return numbers
+
+
+def copies(parsed: dict[Path, ast.Module], *, of: str = "everything") -> int:
     """Pairs of neighbouring windows of lines that are equal once names are replaced, each stretch counted once.
 
-    ``of_code``: without imports, docstrings and ``__all__``.
+    ``of="code"``: without imports, docstrings and ``__all__``; ``of="statements"``: without declarations, too.
     """
     places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for path, tree in parsed.items():
-        apart = statements_apart(tree) if of_code else set()
+        apart = set() if of == "everything" else statements_apart(tree)
+        apart |= declarations(tree) if of == "statements" else set()
         texts = path.read_text(encoding="utf-8").splitlines()
         lines = [text.strip() for number, text in enumerate(texts, start=1) if number not in apart]
         lines = [re.sub(r"[A-Za-z_]\w*", "n", line) for line in lines]
@@ -155,7 +173,8 @@ def main() -> None:
             3,
         ),
         (f"places with {WINDOW} equal lines, names replaced", copies(parsed), "a third of the start"),
-        ("of these, of neither imports nor docstrings", copies(parsed, of_code=True), "–"),
+        ("of these, of neither imports nor docstrings", copies(parsed, of="code"), "–"),
+        ("of these, of statements: not heads, fields, tables and lists", copies(parsed, of="statements"), "–"),
         ("lines of fxquant/**/*.py", sum(len(path.read_text("utf-8").splitlines()) for path in parsed), "4,000 fewer"),
         ("files, functions", f"{len(parsed)}, {functions}", "–"),
     )

@@ -52,7 +52,17 @@ def test_lists_of_imports_are_copies_of_text_and_not_of_code(house, package):
             '"""It imports."""\n\n' + "".join(f"from fxquant.{x} import {x}\n" for x in "klmnop")
         )
     parsed = house.trees(package)
-    assert (house.copies(parsed), house.copies(parsed, of_code=True)) == (2, 1)
+    assert (house.copies(parsed), house.copies(parsed, of="code")) == (2, 1)
+
+
+def test_lists_and_fields_are_copies_of_code_and_not_of_statements(house, package):
+    fields = "".join(f"    {x}: int\n" for x in "klmnop")
+    call = "    return f(\n" + "".join(f"        {x}={x},\n" for x in "klmnopqr") + "    )\n"
+    for name in ("c.py", "d.py"):
+        (package / name).write_text(f"class C:\n{fields}\n\ndef f(**options):\n{call}")
+    parsed = house.trees(package)
+    assert house.copies(parsed, of="code") > 1
+    assert house.copies(parsed, of="statements") == 1
 
 
 def test_fragments(house, package):
