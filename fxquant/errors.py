@@ -43,7 +43,7 @@ class FxQuantError(Exception):
         return ", ".join(filter(None, (str(facts["got"] or what), facts["at"])))
 
     def within(self, where: str = "", *, at: Node | str | None = None) -> FxQuantError:
-        """The same error, which says more of where it happened.
+        """Return the same error, which says more of where it happened.
 
         Args:
             where: What the message begins with: ``"batch 2"``.
@@ -198,7 +198,7 @@ def listing(lines: Sequence[str]) -> str:
 
 
 def describe(node: Node) -> str:
-    """The node as torch.fx prints it, then the line of the user's own code that made it, where that is known."""
+    """Return the node as torch.fx prints it, then the line of the user's own code that made it, where that is known."""
     line = user_line(node)
     return (node.format_node() or node.name) + (f", from {line}" if line else "")
 

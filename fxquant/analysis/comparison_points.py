@@ -219,6 +219,7 @@ def comparison_points(quantized: GraphModule, plan: QuantPlan, floats: GraphModu
     all_qparams = _PointQParams(plan, quantized)
     found: dict[Node, ComparisonPoint] = {}
     unmatched = []
+    # A point for each unit that both graphs have.
     for unit in plan.units:
         if unit.root not in there:
             continue  # it computed nothing: dropout, say
@@ -245,6 +246,7 @@ def comparison_points(quantized: GraphModule, plan: QuantPlan, floats: GraphModu
         point.chain = () if point.stores_integers else _chain(node)
         point.keeps_values = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
         found[node] = point
+    # A point for each value that is quantized and that no unit makes: inputs, as a rule.
     made = {unit.root for unit in plan.units if "y" in unit.roles}
     for node in there.values():
         if isinstance(module_of(node), (StaticFakeQuantize, Quantize)):
@@ -255,10 +257,12 @@ def comparison_points(quantized: GraphModule, plan: QuantPlan, floats: GraphModu
             found[node] = ComparisonPoint(
                 name, node, exact[name], "quantize", None, None, all_qparams.of(ref), _is_stored(node)
             )
+    # Say which points round what the weights of others read.
     rounding = {point.name: point for point in found.values() if point.unit is None or "y" in point.unit.roles}
     for point in found.values():
         if point.unit is not None and point.floats is not None:
             point.roundings = _roundings(point.unit, point.floats, rounding, all_qparams)
+    # Nodes that both graphs have and that are no point: the isolated run reads the float value there.
     order = {node: index for index, node in enumerate(there.values())}
     inside = {name for unit in plan.units for name in unit.nodes}
     replaced = {

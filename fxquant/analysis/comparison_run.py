@@ -83,12 +83,14 @@ class ComparisonRun:
         for point in self._points.by_node.values():
             point.clipping = self._batch.clipping[point]
         floats, points = self._floats, self._points
+        # Say how often each value of the float model will be read.
         demand: Counter[Node] = Counter()
         for point in points.by_node.values():
             demand.update(point.reads)
         demand.update(points.replaced.values())
         exact = ValuesOnDemand(floats, bind(floats, args, kwargs, "this batch"), demand)
         bound = as_taken(self._quantized, bind(self._quantized, args, kwargs, "this batch"))
+        # Run both graphs in lockstep; the isolated run goes on with float values at each point.
         here, alone = Stepper(self._quantized, bound), Stepper(self._quantized, bound)
         for node in self._quantized.graph.nodes:
             value, isolated = here.step(node), alone.step(node)
@@ -99,6 +101,7 @@ class ComparisonRun:
                 exact.done_with(source)
             here.free_after(node)
             alone.free_after(node)
+            # Measure the outputs.
             if node.op == "output":
                 expected = exact.look(next(n for n in floats.graph.nodes if n.op == "output"))
                 for want, got in zip(*(_tensors(v) for v in (expected, value)), strict=False):

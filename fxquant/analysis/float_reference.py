@@ -178,6 +178,7 @@ def float_unit(unit: QuantUnit, plan: QuantPlan, floats: GraphModule, quantized:
         return f"the float model has no value of the name {unit.root!r}; is it the model that was quantized?"
     stops = {unit.roles[role].name for role in unit.inputs} | {u.root for u in plan.units if u.root != unit.root}
     root = nodes[unit.root]
+    # Walk back from the root to what the unit reads, or to what another unit makes.
     inside: set[Node] = set()
     inputs: set[Node] = set()
 
@@ -191,6 +192,7 @@ def float_unit(unit: QuantUnit, plan: QuantPlan, floats: GraphModule, quantized:
                 visit(source)
 
     visit(root)
+    # Refuse a value that has the same name by chance.
     paths = {module_path(node)[0] for node in inside}
     path = (there[unit.root].meta.get(CALLED) or ("",))[0]
     if path and path not in paths:

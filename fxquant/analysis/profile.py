@@ -73,6 +73,7 @@ def profile(
             expected="a float model, or the Quantizer that prepare gave",
             hint="profile(model, inputs, int8=converted)",
         )
+    # Make what is missing: the plan, and the int8 model.
     model = model if isinstance(model, Quantizer) else eval_copy_if_training(model)
     prepared = model if isinstance(model, Quantizer) else _prepared(model, inputs, qconfig)
     args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on", prepared.graph_module)
@@ -81,11 +82,13 @@ def profile(
     as_graph = without_engine(int8)
     whole: Any = prepared.graph_module if isinstance(model, Quantizer) else model
     with torch.no_grad(), unchanged_state(prepared.graph_module), unchanged_state(whole):
+        # Time each operator where it stands.
         timer = OperatorTimes(
             prepared.graph_module, as_graph, bind(as_graph, args, kwargs, "the inputs"), engine_of(int8)
         )
         for _ in tqdm(range(rounds), desc="profile", unit="round", disable=not progress):
             timer.round()
+        # Time whole models in turns, after calls that warm them up.
         models = {"float": whole, "graph": as_graph, **({} if engine_of(int8) is None else {"program": int8})}
         taken = timer.call_of_int8(args, kwargs)
         inputs_of_form = {name: (args, kwargs) if name == "float" else taken for name in models}

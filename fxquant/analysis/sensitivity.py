@@ -70,6 +70,7 @@ def sensitivity(
         >>> found = sensitivity(prepared, data, progress=False)
         >>> mixed = fxquant.prepare(model, data[0], found.mapping(1))
     """
+    # Check the arguments, and plan the runs.
     prepared = _quantizer(prepared)
     check_metric(metric, against)
     check_iterable(data)
@@ -78,6 +79,7 @@ def sensitivity(
     run = UnitScores(prepared, simulated, _scorer(metric, higher_is_better), seed)
     share = SharedNumbers("sensitivity", data, num_batches, lambda: _facts(simulated, seed), run.fold)
     total = None if expected is None else -(-expected // share.size) * run.steps
+    # Measure batch by batch, with the same random numbers in each run.
     devices = sorted({t.device.index or 0 for t in simulated.parameters() if t.is_cuda})
     with (
         torch.no_grad(),
@@ -99,6 +101,7 @@ def sensitivity(
         except KeyboardInterrupt:
             if not run.started:
                 raise
+    # Make the table.
     if not run.started:
         raise CalibrationError("there is no data to measure on", got="no batch", expected="at least one batch")
     name = getattr(metric, "__name__", "")

@@ -53,6 +53,7 @@ def tuned(
     Raises:
         InputError: the batch does not fit the model.
     """
+    # Time the units of the int8 model and of the float model, and the boundaries between them.
     int8 = make(())
     bound = bind(model, args, kwargs, "the batch to tune on")
     units = tuned_units(plan)
@@ -65,11 +66,13 @@ def tuned(
         times = Times(
             timer.in_int8, timer.in_float, *_boundary_times(passing, plan, timer.infos, BoundaryTimer(programs, ROUNDS))
         )
+        # Choose the units that stay float, and convert with them.
         chosen = units_in_float(model, plan, times)
         made = {"int8": int8}
         rows = _rows(model, units, passing, times)
         if chosen:
             made["tuned"] = make(_refusals(_with_fates(rows, chosen)))
+        # Time the whole models: the quickest is the result, and int8 where it is a draw.
         calls = {"float": model, **made}
         for _ in range(FIRST_CALLS):
             for each in made.values():

@@ -121,12 +121,12 @@ class Network:
         self._left: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
 
     def add(self, start: Hashable, end: Hashable, capacity: int) -> None:
-        """An edge: it is cut, at the price of its capacity, where ``start`` is on the source's side alone."""
+        """Add an edge. It is cut, at the price of its capacity, where ``start`` is on the source's side alone."""
         self._left[start][end] = self._left[start].get(end, 0) + capacity
         self._left[end].setdefault(start, 0)
 
     def cut(self, source: Hashable, sink: Hashable) -> set[Hashable]:
-        """The source's side of a cheapest cut; of several, the one with the largest such side. Uses the network up.
+        """Return the source's side of a cheapest cut: of several, the largest. Uses the network up.
 
         Source:
             Edmonds and Karp, "Theoretical Improvements in Algorithmic Efficiency for Network Flow Problems", JACM 19

@@ -79,7 +79,7 @@ def _step_sizes(like: Tensor, qparams: QParams) -> Tensor:
 
 
 def weights_of(layer: Any, module: nn.Module) -> Weights | None:
-    """The weights of a float layer and of the module that took its place; None where these cannot be compared."""
+    """Return the weights of a float layer and of the module in its place; None where they cannot be compared."""
     axis, own = int(isinstance(layer, TRANSPOSED)), layer
     if isinstance(module, QuantizedConvTranspose):
         layer, axis, own = plain_convolution(layer), 0, None

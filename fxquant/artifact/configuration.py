@@ -53,6 +53,7 @@ def decode_configuration(data: Any, makers: list[Maker]) -> QConfigMapping:
     mapping = QConfigMapping()
     if not isinstance(data, list) or not all(isinstance(rule, list) and len(rule) == 3 for rule in data):
         raise ArtifactError("the file holds no configuration")
+    # Each rule by its kind, whose key is checked before it is used.
     for kind, key, given in data:
         qconfig = _decode_qconfig(given, makers)
         if kind == "global" and key is None:

@@ -76,7 +76,7 @@ def _paths(prepared: PreparedModel) -> set[str]:
 
 
 def _patterns(prepared: PreparedModel) -> list[str]:
-    """Names of the patterns of units that not everybody has.
+    """Return the names of the patterns of units that not everybody has.
 
     Raises:
         ArtifactError: one is code, or is not registered.

@@ -123,9 +123,11 @@ def _decode_node(
 ) -> None:
     if not isinstance(data, dict) or set(data) - {"value", "facts"} != {"op", "name", "target", "args", "kwargs"}:
         raise ArtifactError("a node has other fields than op, name, target, args and kwargs")
+    # The name: an identifier that is not taken.
     op, name = data["op"], check_identifier(data["name"], "the name of a node")
     if (name in _RESERVED and op != "output") or name in known:
         raise ArtifactError("a node has a name that is taken", got=name)
+    # The arguments: only nodes that came before.
     if not isinstance(data["args"], list) or not isinstance(data["kwargs"], dict):
         raise ArtifactError("the arguments of a node are no list and no object")
     reader = None if op == "placeholder" else node_of
@@ -133,6 +135,7 @@ def _decode_node(
     kwargs = {check_identifier(key, "a keyword"): decode(item, reader) for key, item in data["kwargs"].items()}
     if any(keyword.iskeyword(key) for key in kwargs):
         raise ArtifactError("a keyword of a call is a word of Python", got=sorted(kwargs))
+    # The target: from a list. Then the node, and what is known of its value.
     target = _target_of(op, data["target"], args, kwargs, modules, tensors)
     node = graph.create_node(op, target, args, kwargs, name)
     node.name = name
@@ -155,6 +158,7 @@ def _target_of(
 ) -> Any:
     if not isinstance(target, str):
         raise ArtifactError("the target of a node is no string", got=ascii(target)[:120])
+    # Inputs and the output.
     if op == "placeholder":
         check_identifier(target.lstrip("*"), "the name of an input")
         if target.count("*") > 2 or len(args) > 1 or kwargs or target.lstrip("*") in _USED:
@@ -164,6 +168,7 @@ def _target_of(
         if len(args) != 1 or kwargs or target != "output":
             raise ArtifactError("the output of a graph has other arguments than one")
         return target
+    # Functions and methods from a list.
     if op == "call_function" and target in FUNCTIONS:
         if FUNCTIONS[target] is getattr and not (len(args) == 2 and not kwargs and args[1] in ATTRIBUTES):
             raise ArtifactError(
@@ -174,6 +179,7 @@ def _target_of(
         return FUNCTIONS[target]
     if op == "call_method" and target in METHODS and args:
         return target
+    # Modules and tensors that the file holds.
     if op in ("call_module", "get_attr"):
         check_path(target)
         if target in (modules if op == "call_module" else tensors):

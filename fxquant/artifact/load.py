@@ -76,6 +76,7 @@ def load(
 def _model(
     path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits, device: Any
 ) -> Any:
+    # Check the header: modules, number of nodes, names.
     data, converted = header.graph(), header.kind not in ("float", "prepared")
     wanted = _FIELDS | (fields_of_kind(header.kind) - (set() if header.format > 1 else {"integers"}))
     if set(data) - {"inside"} != wanted:
@@ -85,9 +86,11 @@ def _model(
         raise ArtifactError("the graph has more nodes than allowed", expected=f"at most {limits.nodes}")
     inside = checked_inside(data.get("inside", {}), described, header.kind, limits.nodes)
     names = _tensor_names(described)
+    # Read the graph, and the tensors.
     graph = decode_graph(data["nodes"], set(described), set(names))
     check_stored(header, data["layouts"], names)
     tensors = in_their_order(read_tensors(path, header), data["layouts"], names)
+    # Put the model together.
     classes = {
         path: check_identifier(item["class"], "the name of the model's class")
         for path, item in {"": data, **inside}.items()
@@ -95,8 +98,10 @@ def _model(
     model = _assembled(described, tensors, given, classes)
     set_graphs(model, inside, set(described), set(names))
     model.graph = graph
+    # What a converted model knows beside its modules.
     if converted:
         note_plan(model, header.kind, data, tensors, limits.nodes)
+    # Check the graph, and make the model ready to be called.
     model.graph.lint()
     model.eval()
     if header.format > 1:

@@ -100,12 +100,14 @@ def build(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
     Raises:
         ArtifactError: the class is in no table, or settings and tensors are not what it has.
     """
+    # Check the class and its settings.
     kind, roles = TYPES.get(data["type"]), _checked_roles(data["tensors"])
     if kind is None:
         raise ArtifactError("the file holds a module of a class that it may not hold", got=ascii(data["type"])[:120])
     if not isinstance(data["config"], dict):
         raise ArtifactError("the settings of a module are no JSON object", got=ascii(data["config"])[:120])
     config = {key: decode(value) for key, value in data["config"].items()}
+    # A module of integers checks by itself which tensors it has.
     if kind in ROWS:
         module: Any = make_module(kind, config)
         _hold(module, roles, tensors)
@@ -114,6 +116,7 @@ def build(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
             raise ArtifactError("a module in the file has other tensors than its class", expected=sorted(wanted))
         complete(module)
         return module
+    # A layer with a rounded weight; else a layer of torch, or a container.
     if kind in FORMS:
         return _build_form(kind, config, roles, tensors)
     module = make_layer(kind, config, len(roles))
@@ -129,10 +132,12 @@ def _build_form(
     kind: type[nn.Module], config: dict[str, Any], roles: list[tuple[str, str]], tensors: Mapping[str, Tensor]
 ) -> nn.Module:
     """Make a layer whose weight is quantized: first the layer of torch, then its other class."""
+    # Take the fields of the form out of the settings of the layer.
     wanted = _form_fields(kind)
     fields = {name: config.pop(name, None) for name in wanted}
     if not all(fits(value, wanted[name]) for name, value in fields.items()):
         raise ArtifactError("a field of a layer has the wrong type", at=kind.__name__)
+    # Make the float layer, whose tensors must fit those of the file.
     layer: Any = make_layer(FORMS[kind], config, len(roles))
     of_qparams = _OF_QPARAMS if issubclass(kind, DequantizedWeight) else ()
     if of_qparams and is_recurrent(layer):
@@ -143,6 +148,7 @@ def _build_form(
     _check_like(layer, [role for role in roles if role[0] not in beside], tensors)
     if FLOAT_BIAS in tensors and tensors[FLOAT_BIAS].dim() != 1:
         raise ArtifactError("a bias in the file is no vector", got=tuple(tensors[FLOAT_BIAS].shape))
+    # Make the form of it, and check the qparams of its weight.
     layer.__class__ = kind
     _hold(layer, roles, tensors)
     vars(layer).update(fields)

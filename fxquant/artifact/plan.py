@@ -75,6 +75,7 @@ def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int, makers: li
         raise ArtifactError("the file holds a plan with other fields")
     if not all(isinstance(item, list) and len(item) <= nodes for item in data.values()):
         raise ArtifactError("the file holds a plan of more than its nodes")
+    # The qparams: those that a fixed policy has, and those of tensors.
     held, own = [], {}
     for index, (ref, scheme, is_own) in enumerate(_tuples(data["qparams"], 3)):
         parts = (tensors.get(f"{PREFIX}{index}.{part}") for part in ("scale", "zero_point"))
@@ -85,6 +86,7 @@ def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int, makers: li
         held.append(QParams(scheme, scale, zero_point))
         if is_own is True:
             own[ref] = held[-1]
+    # The policy of each tensor.
     policies: dict[TensorRef, Any] = {}
     for ref, policy in _tuples(data["policies"], 2):
         key = decode(ref)

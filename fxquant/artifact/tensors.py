@@ -36,10 +36,12 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
             raise ArtifactError("a tensor cannot be written", at=name, got=f"{type(tensor).__name__}, {tensor.layout}")
         if not can_hold(tensor.dtype):
             raise ArtifactError("a tensor of this dtype cannot be written", at=name, got=tensor.dtype)
+        # A tensor with several names is written once.
         if id(tensor) in seen and not name.startswith("#"):
             layouts[name] = seen[id(tensor)]
             continue
         seen.setdefault(id(tensor), name)
+        # Write dense values in the order of memory, which the layout names.
         value = tensor.detach().cpu().resolve_conj().resolve_neg()
         strides = value.stride()
         order = [axis for _, axis in sorted((-step, axis) for axis, step in enumerate(strides))]
@@ -47,6 +49,7 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
         if not value.is_contiguous() and turned.is_contiguous():
             layouts[name], value = order, turned
         stored[name] = value.contiguous()
+        # Pack integers of few bits.
         if name in widths and value.dtype in (torch.int8, torch.uint8):
             packed = pack(stored[name], widths[name])
             if packed is not None:

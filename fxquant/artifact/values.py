@@ -71,6 +71,7 @@ def encode(value: Any) -> Any:
     Raises:
         ArtifactError: no file can hold it; the message shows the value and its type.
     """
+    # What JSON has; floats only if they are finite.
     if value is None or isinstance(value, bool):
         return value
     if type(value) is int and abs(value) <= _LARGEST_INTEGER:
@@ -79,6 +80,7 @@ def encode(value: Any) -> Any:
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"f": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    # Nodes and containers: an object with one letter as key, which says what it is.
     if isinstance(value, Node):
         return {"n": value.name}
     if value is Ellipsis:
@@ -250,10 +252,12 @@ def fits(value: object, hint: Any) -> bool:
         return True
     if hint is None or hint is type(None):
         return value is None
+    # One of several types, or of several values.
     if origin in (Union, types.UnionType):
         return any(fits(value, option) for option in arguments)
     if origin is Literal:
         return value in arguments
+    # Containers, with their elements.
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
@@ -266,6 +270,7 @@ def fits(value: object, hint: Any) -> bool:
         return isinstance(value, Mapping) and all(fits(key, arguments[0]) for key in value)
     if origin is not None:
         return callable(value)
+    # Plain types, where a bool is no number.
     if hint is bool:
         return isinstance(value, bool)
     if hint is int:

@@ -47,13 +47,13 @@ def unequal(parts: Sequence[Part]) -> str:
 
 
 def part_name(node: Node) -> str:
-    """By what a user knows a value that is joined."""
+    """Return the name by which a user knows a value that is joined."""
     path, called = module_path(node)
     return path if called is not None else node.name
 
 
 def parts_in_training(gm: GraphModule) -> dict[str, list[Part]]:
-    """Name of each join of a model that trains -> what it takes."""
+    """Return what each join of a model that trains takes, by the name of the join."""
     found: dict[str, list[Part]] = {}
     for node in gm.graph.nodes:
         watched = [(value, module_of(value)) for value in node.all_input_nodes]

@@ -54,6 +54,7 @@ class CalibrationStatistics(nn.Module):
         self.history = RangeHistory([ref.name for ref in self.refs])
         self.from_inputs = _computed_from_inputs(gm)
         """Names of the values that depend on values of the inputs; the others are constants of the model."""
+        # Extremes by channel, of one value for each set of qparams.
         self.channels = nn.ModuleDict()
         self.channel_owners: dict[str, str] = {}
         """Name of an observed value -> the value sharing its qparams whose channel extremes are recorded."""
@@ -61,6 +62,7 @@ class CalibrationStatistics(nn.Module):
             if owner.name in observers._modules and owner.name not in self.channel_owners:
                 self.channels._modules[value] = ChannelExtremes(axis)
                 self.channel_owners[owner.name] = value
+        # Extremes of what is joined, and who has its qparams.
         self._joins: dict[str, tuple[str, ...]] = {}
         """Root of a join -> names of what it takes."""
         self._join_owners: dict[str, list[str]] = {}
@@ -77,7 +79,7 @@ class CalibrationStatistics(nn.Module):
                 self.joined._modules[name] = Extremes()
 
     def observers_of_next_batch(self) -> dict[str, list[nn.Module]]:
-        """Name of a value -> what is to be shown it in the next batch. What a failed batch has left is forgotten."""
+        """Return, by the name of a value, what sees it in the next batch. What a failed batch has left is forgotten."""
         due: dict[str, list[nn.Module]] = {}
         for value, extremes in self._watching():
             extremes.forget()

@@ -132,6 +132,7 @@ class _Attempts:
 
     def automatic(self, keep_untraceable: bool) -> GraphModule:
         """Trace; export what cannot be traced; keep in float, if at all, what cannot be exported either."""
+        # Trace, until nothing fails any more: a submodule that cannot be traced is exported.
         inside: dict[str, NamedGraphModule] = {}
         while True:
             failure: FxQuantError
@@ -149,10 +150,12 @@ class _Attempts:
                 failure = error
                 self.attempts = [replace(one, error=one.error or error.summary) for one in self.attempts]
                 inside = {}
+            # Export the submodule, and trace again with its graph in place of it.
             part = self._part(path) if path and path not in inside else None
             if part is not None:
                 inside[path] = part
                 continue
+            # Nothing helped: export the whole model, or leave what fails as it is.
             try:
                 return self.finished(self.exported(), {})
             except TracingError as error:

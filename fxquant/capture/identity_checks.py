@@ -55,7 +55,7 @@ def asks_by_identity(root: nn.Module) -> bool:
 
 
 def _named_in(root: nn.Module) -> dict[str, list[FunctionType]]:
-    """Name of a method or an attribute of any module of a model -> the functions that it may run."""
+    """Return the functions that a method or an attribute of any module of a model may run, by its name."""
     named: dict[str, list[FunctionType]] = defaultdict(list)
     classes = {base for module in root.modules() for base in _own_classes(type(module))}
     for base in classes:

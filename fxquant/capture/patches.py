@@ -63,14 +63,17 @@ class PatchedNames:
     def active(self) -> Iterator[None]:
         """Stand in for wrapped functions that have a Python body; at the end, put everything back."""
         try:
+            # Open functions that torch.fx was told to keep whole.
             for (_, name), namespace in _symbolic_trace._wrapped_fns_to_patch.copy().items():
                 function = namespace.get(name)
                 if not isinstance(function, FunctionType) or is_library_file(function.__code__.co_filename):
                     continue
                 if f"{function.__module__}.{function.__name__}" not in REGULARIZERS:
                     self._put(namespace, name, self._opened(function))
+            # Have questions about proxies answered as for tensors.
             self._put(vars(F), "isinstance", _isinstance)
             self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
+            # Record what makes or draws tensors without a proxy among its arguments.
             for name in FACTORIES:
                 self._put(vars(torch), name, _record(getattr(torch, name)))
             for name in LIMITS:

@@ -185,7 +185,7 @@ def _holds_tensor(value: Any, dtypes: tuple[torch.dtype, ...] = ()) -> bool:
 
 
 def user_stack(frame: FrameType | None, below: CodeType) -> str:
-    """The user's frames from ``frame`` out to the call of ``below``, innermost last, as Python prints them."""
+    """Return the user's frames from ``frame`` out to the call of ``below``, innermost last, as Python prints them."""
     lines: list[str] = []
     while frame is not None and frame.f_code is not below:
         code, number = frame.f_code, frame.f_lineno

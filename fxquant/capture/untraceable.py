@@ -64,7 +64,7 @@ class Untraceable:
 
     @property
     def reason(self) -> str:
-        """In a few words, for tables."""
+        """Say why in a few words, for tables."""
         return reason_for(self.line, self.meaning)
 
     def error(self) -> TracingError:
@@ -120,6 +120,7 @@ def trace_what_can_be(
     untraceable: list[Untraceable] = []
     factories = False
     while True:
+        # Trace with what is known by now.
         options = tuple(one.path for one in untraceable), factories
         tracer = make_tracer(*options)
         try:
@@ -128,6 +129,7 @@ def trace_what_can_be(
                 return graph, tuple(untraceable)
             if _become_buffers(tracer.left):
                 continue
+            # An attribute was assigned a proxy, and cannot become a buffer.
             change = tracer.left[0]
             failure = StateAssignmentError(change.module, change.name)
             tracer.failed = (failure, change.path, type(change.module)) if change.path else None
@@ -135,6 +137,7 @@ def trace_what_can_be(
         except FxQuantError:  # the example does not run
             raise
         except Exception as error:
+            # Learn from the failure, and trace again.
             if isinstance(error, StateAssignmentError) and _become_buffer(error.module, error.name):
                 continue
             if tracer.wrote_constants and not factories:
@@ -210,7 +213,7 @@ def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
 
 
 def _foreign_function(error: Exception) -> str:
-    """The function, with its package, that a line of the user's called and in which tracing failed; else empty."""
+    """Name the function, with its package, that a line of the user's called and in which tracing failed."""
     frame, own = error.__traceback__, False
     while frame is not None:
         code, names = frame.tb_frame.f_code, frame.tb_frame.f_globals

@@ -79,12 +79,12 @@ class Ready:
 
     @property
     def inputs(self) -> Any:
-        """The first batch, as ``profile`` takes it."""
+        """Return the first batch, as ``profile`` takes it."""
         return dict(self.kwargs) if self.kwargs else self.args
 
     @property
     def args_of_file(self) -> tuple[Any, ...]:
-        """The positional inputs that a file is written for: of a folder of images, as many as ``--input`` says."""
+        """Return the positional inputs that a file is for: of a folder of images, as many as ``--input`` says."""
         size = None if self.data is None else self.data.written
         return self.args if size is None else tuple(value[:size] for value in self.args)
 

@@ -144,14 +144,17 @@ def _ours_for(theirs: Any) -> Any:
     name = kind.__name__
     if name == "ReuseInputObserver":
         return ReuseInputObserver
+    # Read the arguments that it was made with from its attributes.
     arguments = {key: getattr(theirs, key) for key in _ARGUMENTS if getattr(theirs, key, None) is not None}
     if name in ("FixedQParamsObserver", "FixedQParamsFakeQuantize"):
         arguments |= {"scale": float(theirs.scale), "zero_point": int(theirs.zero_point)}
     if hasattr(theirs, "eps"):
         arguments["eps"] = float(theirs.eps)
+    # An observer of ours.
     ours = getattr(our_observers, name, None)
     if ours is not None:
         return PartialConstructor(partial(ours, **_taken(ours, arguments)))
+    # A fake-quantize of ours, around an observer of ours.
     ours = getattr(our_fake_quants, name, None)
     if ours is None:
         return None

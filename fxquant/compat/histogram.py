@@ -76,6 +76,7 @@ class HistogramObserver(Range, RangeObserver):
         x = x_orig.detach().to(self.min_val.device)
         if not x.is_floating_point() or x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()
+        # Leave infinities out.
         low, high = torch.aminmax(x)
         if bool(low == -torch.inf) or bool(high == torch.inf):
             if not torch.jit.is_scripting():
@@ -84,6 +85,7 @@ class HistogramObserver(Range, RangeObserver):
             if x.numel() == 0:
                 return x_orig
             low, high = torch.aminmax(x)
+        # Count, in bins that reach as far as all values so far.
         before_low, before_high = self.min_val, self.max_val
         if bool(before_low > before_high):
             self.store(self.count(x, low, high), low, high)

@@ -66,6 +66,7 @@ def quantize_dynamic(
     if mapping is not None or inplace:
         got = "inplace=True" if inplace else "mapping=..."
         raise NotOffered("quantize_dynamic makes a new model", got=got, hint="use what it returns")
+    # Make rules of the specification.
     qconfig, usual = SPECS[dtype]
     spec = dict.fromkeys(usual, qconfig) if qconfig_spec is None else qconfig_spec
     if not isinstance(spec, Mapping):
@@ -74,11 +75,13 @@ def quantize_dynamic(
     for key, value in spec.items():
         setter: Any = rules.set_module_name if isinstance(key, str) else rules.set_object_type
         setter(key, qconfig_of(value))
+    # Convert the traced model; what cannot be traced keeps its code, and gets other layers.
     converted: nn.Module
     try:
         converted = Observing(model, None, rules).convert()
     except TracingError:
         converted = swap_layers(model, spec, (nn.Linear, *RECURRENT, nn.Embedding, nn.EmbeddingBag))
+    # Say what stayed float.
     float_paths = {path for path, module in converted.named_modules() if isinstance(module, RECURRENT)}
     left = [
         f"{path} ({type(module).__name__})"

@@ -57,7 +57,7 @@ class Comparison:
         return self.file_bytes["float"] / self.file_bytes["int8"]
 
     def best(self, which: str) -> list[tuple[int, float]]:
-        """For every image the class that ``float`` or ``int8`` chooses, and the probability that it gives it."""
+        """Return for every image the class that ``float`` or ``int8`` chooses, and the probability that it gives it."""
         confidence, chosen = torch.softmax(self.logits[which], dim=1).max(dim=1)
         return list(zip(chosen.tolist(), confidence.tolist(), strict=True))
 

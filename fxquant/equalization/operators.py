@@ -222,6 +222,7 @@ def _moved(tracker: Tracker, node: Node) -> Result:
     if isinstance(node.args[1] if len(node.args) > 1 else None, int) and isinstance(tracker.values.get(source), tuple):
         parts: Any = tracker.values[source]
         return parts[node.args[1]] if node.target is operator.getitem else f"no factor passes through {node.name}"
+    # The input, and what says where its values go, must be known.
     tracked, shape = tracker.spread_of(source), shape_of(source)
     if tracked is None:
         return None
@@ -230,6 +231,7 @@ def _moved(tracker: Tracker, node: Node) -> Result:
     others = [other for other in node.all_input_nodes if other is not source]
     if any(other.name not in tracker.numbers for other in others):
         return f"{node.name} moves values by what is computed"
+    # Move the numbers of the channels as the operator moves values, and read where they went.
     sizes = [shape[dim] if dim - len(shape) in tracked.axes else 1 for dim in range(len(shape))]
     numbers = torch.tensor(tracked.ids).view(sizes).expand(shape)
     args, kwargs = map_arg((node.args[1:], node.kwargs), lambda other: tracker.numbers[other.name])

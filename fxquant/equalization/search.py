@@ -68,12 +68,14 @@ class Search:
 
     def run(self) -> None:
         """Set ``regions``, ``outcomes``, ``factors`` and ``noise``."""
+        # Find the regions; norms that several layers read are split first.
         self.regions = self._found_regions()
         if self.data is not None and self.options.method != "weights":
             self.splits = find_splits(self.prepared.graph_module, self.prepared.plan, self.regions)
         if self.splits:
             self.prepared = scaled_copy(self.prepared, (), self.splits)
             self.regions = self._found_regions()
+        # Choose a method for each region.
         prepared = self.prepared
         schemes, with_data = weight_schemes(prepared), self.data is not None
         methods: dict[str, list[int]] = {"weights": [], "smooth": []}
@@ -82,6 +84,7 @@ class Search:
             self.outcomes[number] = choice.reason
             if choice.method:
                 methods[choice.method].append(number)
+        # Find the factors, and keep those that lower the noise.
         chosen = sorted((*methods["weights"], *methods["smooth"]))
         found = self._found(methods["weights"], methods["smooth"])
         self.factors = {n: factors for n, factors in found.items() if bool(((factors - 1).abs() > UNCHANGED).any())}

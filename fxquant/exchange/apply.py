@@ -126,6 +126,7 @@ def _matched(
                 expected="scale and zero point: the model quantizes this tensor",
                 hint="a rule of None in the configuration leaves the layer float",
             )
+    # Match by name, and remember those that share the qparams of another.
     for given in contents.tensors:
         name = names.get(given.name, given.name)
         if name in planned.owners:
@@ -147,6 +148,7 @@ def _matched(
                 got=repr(given.name),
                 hint=did_you_mean(name, known) or "strict=False passes over it; names={theirs: ours} maps names",
             )
+    # What shares qparams must agree with the owner.
     for given, tensor, factor in later:
         shared = tensor.checked(given, factor)
         if not _are_close(found.setdefault(tensor.ref, shared), shared) and strict:

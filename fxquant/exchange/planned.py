@@ -130,6 +130,7 @@ def planned_tensors(prepared: PreparedModel) -> PlannedTensors:
     """List the tensors of a plan."""
     plan, found = prepared.plan, PlannedTensors()
     names = names_of(plan.policies)
+    # Who has qparams of its own, and who shares them.
     for ref, policy in plan.policies.items():
         owner = plan.qparams_owner(ref)
         if owner != ref:
@@ -138,6 +139,7 @@ def planned_tensors(prepared: PreparedModel) -> PlannedTensors:
             found.owners[names[ref]] = PlannedTensor(names[ref], ref, policy.observer().scheme)
         elif isinstance(policy, Fixed):
             found.owners[names[ref]] = PlannedTensor(names[ref], ref, policy.qparams.scheme)
+    # The shapes of the scales of weights.
     by_ref = {tensor.ref: tensor for tensor in found.owners.values()}
     context = pass_context(prepared, plan)
     for node, unit in weighted_nodes(prepared.graph_module, context):
@@ -145,6 +147,7 @@ def planned_tensors(prepared: PreparedModel) -> PlannedTensors:
         tensor.shape = _scale_shape(weight_of(called_module(node)).shape, tensor.scheme)
         layer: Any = context.weight_layers.get(unit.root)
         tensor.learned = None if layer is None else layer.weight_fake_quant.qparams()
+    # What the back end refuses.
     for unit in plan.units:
         pattern = context.pattern_of(unit)
         rule = prepared.backend.rule_for(pattern) if pattern.handler is None else None

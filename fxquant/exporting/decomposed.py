@@ -63,7 +63,7 @@ def choose_qparams(
 def choose_qparams_symmetric(
     input: Tensor, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The same of a range that reaches as far below 0 as above."""
+    """Do the same for a range that reaches as far below 0 as above."""
     low, high = (end.reshape(1) for end in torch.aminmax(input.float()))
     largest = torch.maximum(-low.clamp(max=0.0), high.clamp(min=0.0))
     scale = (largest / (float(quant_max - quant_min) / 2)).clamp(min=eps)
@@ -80,7 +80,7 @@ def quantize_per_channel(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The same with a scale for each index of ``axis``."""
+    """Do the same with a scale for each index of ``axis``."""
     steps = torch.round(input.float() * (1.0 / _along(scales, input, axis))) + _along(zero_points, input, axis)
     return steps.clamp(quant_min, quant_max).to(dtype)
 
@@ -96,7 +96,7 @@ def dequantize_per_channel(
     *,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The inverse, with a scale for each index of ``axis``."""
+    """Do the inverse, with a scale for each index of ``axis``."""
     values = input.float() if zero_points is None else input.float() - _along(zero_points, input, axis)
     return (values * _along(scales, input, axis)).to(out_dtype or torch.float32)
 
@@ -111,7 +111,7 @@ def dequantize_per_channel_group(
     group_size: int = 128,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The inverse for a matrix, with a scale for each ``group_size`` values of a row."""
+    """Do the inverse for a matrix, with a scale for each ``group_size`` values of a row."""
     groups = w_int8.reshape(-1, group_size)
     steps = groups if zero_points is None else groups.sub(zero_points.reshape(-1, 1))
     return steps.mul(scales.reshape(-1, 1)).reshape_as(w_int8).to(output_dtype)
@@ -126,7 +126,7 @@ def dequantize_per_token(
     dtype: torch.dtype,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The inverse, with a scale for each row: ``scales`` and ``zero_points`` are [..., 1]."""
+    """Do the inverse, with a scale for each row: ``scales`` and ``zero_points`` are [..., 1]."""
     return ((input - zero_points) * scales).to(output_dtype)
 
 
@@ -141,7 +141,7 @@ def _along(qparam: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 def _same_shape(input: Tensor, *arguments: Any) -> Tensor:
-    """An integer tensor of the same shape; the dtype is the last argument."""
+    """Return an integer tensor of the same shape; the dtype is the last argument."""
     return torch.empty_like(input, dtype=arguments[-1])
 
 
@@ -166,7 +166,7 @@ class _Operator:
 
     @property
     def name(self) -> str:
-        """The name with the overload: ``choose_qparams.tensor``."""
+        """Return the name with the overload: ``choose_qparams.tensor``."""
         return self.schema.split("(")[0]
 
 

@@ -165,7 +165,7 @@ class FloatZeroPoints(nn.Module):
         return ((q[indices].double() - zero_point) * scale).float()
 
     def dequantize(self, q: Tensor) -> Tensor:
-        """The whole table, float32."""
+        """Return the whole table, float32."""
         return self.rows(q, torch.arange(len(q), device=q.device))
 
     def _apply(self, fn: Any, recurse: bool = True) -> FloatZeroPoints:
@@ -267,7 +267,7 @@ def explicit_qparams(qparams: QParams) -> ExplicitQParams:
 
 
 def weight_qparams(qparams: QParams) -> ExplicitQParams | FloatZeroPoints:
-    """The same for a weight, whose zero points may be anything.
+    """Do the same for a weight, whose zero points may be anything.
 
     Raises:
         LoweringError: they are no whole numbers, and not one for each row.

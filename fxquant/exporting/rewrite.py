@@ -161,7 +161,7 @@ def check_known(module: nn.Module) -> None:
 
 
 def no_explicit_form(thing: Any, node: Node) -> LoweringError:
-    """The error that names a class, or a function, that ``explicit`` does not know."""
+    """Return the error that names a class, or a function, that ``explicit`` does not know."""
     kind = type(thing) if isinstance(thing, nn.Module) else thing
     name = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
     what = "module" if isinstance(thing, nn.Module) else "operator on quantized values"

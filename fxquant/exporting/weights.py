@@ -39,13 +39,13 @@ def around(operator: nn.Module, module: Any) -> ExplicitUnit:
 
 
 def convolution(module: QuantizedConv) -> nn.Module:
-    """A convolution, with residual and activation."""
+    """Rewrite a convolution, with residual and activation."""
     qparams = explicit_qparams(module.qparams("weight"))
     return around(Convolution(module.unpacked_weight(), qparams, module.bias, module.geometry), module)
 
 
 def linear(module: QuantizedLinear) -> nn.Module:
-    """A linear layer, with activation."""
+    """Rewrite a linear layer, with activation."""
     return around(Linear(module.unpacked_weight(), explicit_qparams(module.qparams("weight")), module.bias), module)
 
 
@@ -62,12 +62,12 @@ class DynamicLinear(Linear):
 
 
 def dynamic_linear(module: QuantizedDynamicLinear) -> nn.Module:
-    """A linear layer whose input has no qparams before the call."""
+    """Rewrite a linear layer whose input has no qparams before the call."""
     return DynamicLinear(module)
 
 
 def weight_only_linear(module: QuantizedWeightOnlyLinear) -> nn.Module:
-    """A linear layer on floats."""
+    """Rewrite a linear layer on floats."""
     rows, columns = module.weight_shape
     layer: Any = nn.Linear(columns, rows, bias=module.bias is not None, device="meta")
     layer._parameters["weight"] = None
@@ -78,7 +78,7 @@ def weight_only_linear(module: QuantizedWeightOnlyLinear) -> nn.Module:
 
 
 def transposed_convolution(module: QuantizedConvTranspose) -> nn.Module:
-    """A transposed convolution; the module keeps the mirrored weight of the plain convolution."""
+    """Rewrite a transposed convolution; the module keeps the mirrored weight of the plain convolution."""
     groups, qparams = module.geometry.groups, module.qparams("weight")
     weight = mirrored_weight(module.unpacked_weight(), groups)
     names = ("stride", "padding", "output_padding", "dilation")
@@ -123,7 +123,7 @@ class Affine(nn.Module):
 
 
 def affine(module: Any) -> nn.Module:
-    """A batch norm alone. Its integers are signs, and its scales the sizes of the factors."""
+    """Rewrite a batch norm alone. Its integers are signs, and its scales the sizes of the factors."""
     bias = module.bias
     factor = module.unpacked_weight().flatten().float() * module.weight_scale
     return around(Affine(factor, torch.zeros_like(factor) if bias is None else bias.detach().clone()), module)
@@ -137,12 +137,12 @@ def _table(module: Any, layer: Any, kind: type[nn.Module]) -> nn.Module:
 
 
 def embedding(module: QuantizedEmbedding) -> nn.Module:
-    """A look-up of rows."""
+    """Rewrite a look-up of rows."""
     return _table(module, nn.Embedding(1, module.columns, device="meta"), nn.Embedding)
 
 
 def embedding_bag(module: QuantizedEmbeddingBag) -> nn.Module:
-    """A look-up of sums, means or maxima of rows."""
+    """Rewrite a look-up of sums, means or maxima of rows."""
     layer = nn.EmbeddingBag(
         1, module.columns, mode=module.mode, include_last_offset=module.include_last_offset, device="meta"
     )
@@ -151,7 +151,7 @@ def embedding_bag(module: QuantizedEmbeddingBag) -> nn.Module:
 
 
 def _without_weight(layer: Any) -> Any:
-    """A copy of a layer of torch without its weight and what belongs to it."""
+    """Return a copy of a layer of torch without its weight and what belongs to it."""
     plain = copy.copy(layer)
     plain._parameters = {name: value for name, value in layer._parameters.items() if name != "weight"}
     plain._buffers, plain._modules = {}, {}
@@ -161,19 +161,19 @@ def _without_weight(layer: Any) -> Any:
 
 
 def dequantized_layer(layer: DequantizedWeight) -> nn.Module:
-    """A layer of the reference form."""
+    """Rewrite a layer of the reference form."""
     qparams = weight_qparams(QParams(layer.weight_scheme, layer.weight_scale, layer.weight_zero_point))
     return WeightLayer(_without_weight(layer), layer.torch_class, layer.weight, qparams, layer.weight_dtype)
 
 
 def fake_quantized_layer(layer: FakeQuantizedWeight) -> nn.Module:
-    """A layer of the fake-quantized form: its weight is rounded to integers once."""
+    """Rewrite a layer of the fake-quantized form: its weight is rounded to integers once."""
     q, qparams = rounded_integers(layer)
     return WeightLayer(_without_weight(layer), layer.torch_class, q, weight_qparams(qparams), layer.weight.dtype)
 
 
 def rounded_integers(layer: FakeQuantizedWeight) -> tuple[Tensor, QParams]:
-    """The integers that a layer's weight is rounded to, and their qparams."""
+    """Return the integers that a layer's weight is rounded to, and their qparams."""
     rounding: Any = layer.weight_fake_quant
     rounding = getattr(rounding, "rounding", rounding)
     qparams: QParams = rounding.qparams()

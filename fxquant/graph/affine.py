@@ -116,7 +116,7 @@ def affines(gm: GraphModule, theirs: Collection[Any]) -> Iterator[Affine]:
 
 
 def tensors_of_affine(found: Affine, constants: Constants) -> dict[str, Tensor] | None:
-    """The tensors of its layer, [C]; None where a constant may differ from call to call, or is a mask of infinities."""
+    """Return the tensors of its layer, [C]; None where a constant may change between calls, or masks by infinity."""
     try:
         values = {step.name: constants.value(step.constant) for step in found.steps}
     except NotConstantError:

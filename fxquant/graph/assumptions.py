@@ -173,12 +173,14 @@ def _assumed(node: Node) -> Any:
         return _of_module(node)
     if node.target is getattr and node.args[1] == "dtype":
         return torch.dtype
+    # What is computed of sizes, and what is no operator of torch.
     name, inputs = _name(node), node.all_input_nodes
     sizes = bool(inputs) and all(isinstance(value.meta.get(VALUE), type) for value in inputs)
     if node.op == "call_function" and sizes and getattr(node.target, "__module__", "") in _NUMBERS:
         return float if node.target is operator.truediv else int  # what is computed of sizes
     if not _is_of_torch(node):
         return None
+    # Operators that give several results, and one of these.
     if name in _LISTS:
         return ()
     if name in _WITH_INDICES or (name in _WITH_INDICES_OF_A_DIM and _is_of_a_dim(node)):
@@ -192,6 +194,7 @@ def _assumed(node: Node) -> Any:
             return values[key]
         if isinstance(values, type):
             return int if isinstance(key, (int, Node)) else values
+    # One tensor.
     dtype = _result_dtype(node, name)
     return None if dtype is None else replace(_FLOAT, dtype=dtype)
 
@@ -331,6 +334,7 @@ def _promoted_dtype(node: Node, name: str) -> torch.dtype | None:
             numbers.add(value.meta[VALUE])
         else:
             tensors.append(_dtype_of(value))
+    # Tensors of floats decide by themselves, where they agree.
     known = {dtype for dtype in tensors if dtype is not None}
     floats = {dtype for dtype in known if dtype.is_floating_point}
     if name == "embedding" or name in _OF_ONE_DTYPE:
@@ -339,6 +343,7 @@ def _promoted_dtype(node: Node, name: str) -> torch.dtype | None:
         return None  # of float32 and float64 the wider one, but where it has no dimensions
     if floats:
         return None if complex in numbers else floats.pop()
+    # Integers: float division and the like, sums, then what numbers promote to.
     if name in _IN_FLOAT:
         return None if node.kwargs.get("rounding_mode") else torch.get_default_dtype()
     if name in _SUMS:

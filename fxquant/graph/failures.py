@@ -29,7 +29,7 @@ _OVERLOADS = ", but expected one of:"
 def not_running(
     node: Node, module: nn.Module | None, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> InputError:
-    """The error to raise where ``node`` (which calls ``module``, if it calls one) fails on the example."""
+    """Return the error to raise where ``node`` (which calls ``module``, if it calls one) fails on the example."""
     return InputError(
         f"the example inputs do not run through the model: {first_line(error)}",
         at=node,
@@ -40,7 +40,7 @@ def not_running(
 
 
 def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError:
-    """The error to raise where a node of the model fails on the values of a batch.
+    """Return the error to raise where a node of the model fails on the values of a batch.
 
     Args:
         error: What it raised.
@@ -57,7 +57,7 @@ def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Ma
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its class where it has none; without the head of a list that is cut off."""
+    """Return the first line of an error's text, or its class where it has none; without the head of a cut list."""
     text = str(error).strip()
     return text.splitlines()[0].removesuffix(_OVERLOADS) if text else type(error).__name__
 
@@ -70,7 +70,7 @@ def expectation(module: Any) -> str | None:
 
 
 def _kind_of(module: nn.Module) -> str | None:
-    """The class that says what a module computes: one of ``torch.nn``, or one of this package."""
+    """Return the class that says what a module computes: one of ``torch.nn``, or one of this package."""
     kind = canonical_type(module)
     if kind is None and type(module).__module__.startswith("fxquant."):
         kind = type(module)
@@ -101,7 +101,7 @@ def wrong_input(
 
 
 def not_scriptable(gm: GraphModule, function: str) -> TracingError:
-    """The error to raise where ``torch.jit`` is to make TorchScript of a quantized model.
+    """Return the error to raise where ``torch.jit`` is to make TorchScript of a quantized model.
 
     Args:
         gm: The model.
@@ -161,7 +161,7 @@ def _leads_to(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
 
 
 def _inside(path: str, value: Any, known: Any) -> Iterator[tuple[str, Any, TensorInfo]]:
-    """Each tensor that the example held at an input, and what is there now."""
+    """Return each tensor that the example held at an input, and what is there now."""
     if isinstance(known, TensorInfo):
         yield path, value, known
     elif isinstance(known, dict) and isinstance(value, Mapping):

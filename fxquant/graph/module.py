@@ -86,7 +86,7 @@ class UsersClass:
         self._path = kind.__module__, kind.__qualname__
 
     def find(self) -> type | None:
-        """The class; None where it cannot be imported."""
+        """Return the class; None where it cannot be imported."""
         if self._kind is None:
             module, name = self._path
             try:
@@ -242,7 +242,7 @@ def _taken(gm: NamedGraphModule) -> tuple[str, ...]:
 
 
 def _state(gm: GraphModule) -> dict[str, Any]:
-    """All but the graph and what is generated from it."""
+    """Return all but the graph and what is generated from it."""
     return {name: value for name, value in gm.__dict__.items() if name not in ("_graph", "_code", "_lineno_map")}
 
 
@@ -352,6 +352,7 @@ def _unpickle(class_name: str, state: Mapping[str, Any], records: tuple[_Record,
             return slice(real(value.start), real(value.stop), real(value.step))
         return value
 
+    # Make the nodes anew, in their order: arguments are nodes that were made before.
     for record in records:
         target = record.target
         if isinstance(target, _FunctionPath):

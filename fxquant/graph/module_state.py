@@ -260,6 +260,7 @@ def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Ite
         holders: Modules, each by itself without those inside it, and other objects.
         tensors: What else may be written to.
     """
+    # Note classes, attributes, the contents of containers, and values.
     classes = [(holder, type(holder)) for holder in holders if isinstance(holder, nn.Module)]
     attributes = [(held, dict(held)) for holder in holders if (held := getattr(holder, "__dict__", None)) is not None]
     contents = []
@@ -275,6 +276,7 @@ def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Ite
     try:
         yield
     except BaseException:
+        # Put all of it back.
         for tensor, value in values:
             _restore(tensor, value)
         for container, items in (*attributes, *contents):

@@ -119,7 +119,7 @@ class Coverage(PrintedTable[CoverageRow]):
 def coverage(
     gm: GraphModule, plan: QuantPlan, branch_rows: Mapping[str, Sequence[CoverageRow]] | None = None
 ) -> Coverage:
-    """The fate of every unit and of every refused operator, in the order of the graph, and of others that multiply.
+    """List what became of every unit, of every refused operator, and of others that multiply, in the graph's order.
 
     Args:
         gm: The prepared float graph.

@@ -58,6 +58,7 @@ def measure_parity(
     """
     plan = plan_of(int8)
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
+    # Find the units in the int8 model.
     present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
     measured = [(unit, node, module_of(node)) for unit, node in present]
     if not present and any(unit.root in simulated_nodes for unit in plan.units):  # else all of it is dead code
@@ -66,6 +67,7 @@ def measure_parity(
             got=f"{len(plan.units)} units planned, none of them a node of the graph",
             expected="the module that convert gave, with the names of its nodes",
         )
+    # Run both models once, and keep all values.
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
     values, rounded_values = (
         all_values(BoundInterpreter(int8, as_taken(int8, bound), keep_values=True)),
@@ -74,6 +76,7 @@ def measure_parity(
     exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, rounded_values)
     rows, unmeasured = [], []
     with torch.no_grad():
+        # Compare each unit on the inputs that the int8 model gave it.
         for unit, node, module in measured:
             has_reference = isinstance(module, QuantizedModule)
             if not has_reference and "y" in unit.roles and isinstance(plan.policies[unit.roles["y"]], Handled):
@@ -135,7 +138,7 @@ def _result_of(unit: QuantUnit, node: Node, given: Any, expected: Tensor) -> Ten
 def simulated_noise(
     simulated: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
 ) -> tuple[OutputNoise, ...]:
-    """The noise of what a simulation returns, for which there need be no int8 model; arguments as above."""
+    """Return the noise of what a simulation returns, for which there need be no int8 model; arguments as above."""
     bound = bind(simulated, args, kwargs or {}, "the batch to measure noise on")
     output = next(iter(simulated.graph.find_nodes(op="output")))
     return output_noise(
@@ -171,7 +174,7 @@ def warn_of_breaches(parity: Parity) -> None:
 
 
 def _in_float32(simulated: GraphModule) -> GraphModule:
-    """The simulation in the precision in which integers are scaled, or more: short numbers do not tell steps apart."""
+    """Return the simulation in the precision in which integers are scaled, or more: short floats are too coarse."""
     tensors = (*simulated.parameters(), *simulated.buffers())
     if all(_single(tensor) is tensor for tensor in tensors):
         return simulated
@@ -197,7 +200,7 @@ def _arguments(module: nn.Module, node: Node, values: Mapping[Node, Any]) -> tup
 def _read_by(
     unit: QuantUnit, plan: QuantPlan, node: Node, simulated: Node, values: Mapping[Node, Any]
 ) -> dict[str, Any]:
-    """The values that a unit was given, by their names in the simulation, before it rounds them."""
+    """Return the values that a unit was given, by their names in the simulation, before it rounds them."""
     if unit.inputs:
         refs = [unit.roles[role] for role in unit.inputs]
         inputs: Any = map_arg(node.args[: len(refs)], values.__getitem__)
@@ -218,7 +221,7 @@ def _qparams_of(node: Node, plan: QuantPlan) -> QParams | None:
 
 
 def plan_of(converted: GraphModule) -> QuantPlan:
-    """The plan by which a model was converted.
+    """Return the plan by which a model was converted.
 
     Raises:
         InputError: the model was not made by ``convert``.
@@ -230,7 +233,7 @@ def plan_of(converted: GraphModule) -> QuantPlan:
 
 
 def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The unit's float nodes on given inputs, through the simulation's own modules: before and after it is rounded."""
+    """Run the unit's float nodes on given inputs, through the simulation's own modules: before and after rounding."""
     unrounded = evaluate(unit, nodes, floats, rounding=True)
     roundings = [module_of(user) for user in nodes[unit.root].users]
     rounding = next((module for module in roundings if isinstance(module, StaticFakeQuantize)), None)
@@ -294,7 +297,7 @@ def _row(
 
 
 def _largest(values: Tensor) -> float:
-    """The largest finite magnitude; 0 where there is none."""
+    """Return the largest finite magnitude; 0 where there is none."""
     finite = values[values.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 

@@ -221,7 +221,7 @@ class ValuesOnDemand:
         """Nodes that no node of the graph reads any more."""
 
     def look(self, node: Node) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         while node not in self._run.env:
             following = next(self._ahead)
             self._run.step(following)

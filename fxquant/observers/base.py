@@ -18,7 +18,7 @@ _POOLED = "pooled."
 
 
 def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """For ``Module._apply``: ``fn`` without its casts, so that ``model.half()`` leaves statistics and scales alone."""
+    """Strip the casts of ``fn``, for ``Module._apply``, so that ``model.half()`` leaves statistics and scales alone."""
 
     def move(tensor: Tensor) -> Tensor:
         moved = fn(tensor)
@@ -28,7 +28,7 @@ def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def cast_dtype(fn: Callable[[Tensor], Tensor], dtype: torch.dtype, beside: Tensor) -> torch.dtype:
-    """For ``Module._apply``: what ``fn`` makes of a ``dtype`` of which no tensor is kept."""
+    """Return what ``fn``, an argument of ``Module._apply``, makes of a ``dtype`` of which no tensor is kept."""
     return fn(torch.empty(0, dtype=dtype, device=beside.device)).dtype
 
 

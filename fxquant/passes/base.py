@@ -55,11 +55,11 @@ class PassContext:
         self._by_name = {pattern.name: pattern for pattern in self.patterns}
 
     def pattern_of(self, unit: QuantUnit) -> Pattern:
-        """The pattern that a unit of the plan was matched by."""
+        """Return the pattern that a unit of the plan was matched by."""
         return self._by_name[unit.pattern]
 
     def joins(self) -> tuple[QuantUnit, ...]:
-        """The units of the plan that put several values on the same qparams, in the order of the graph."""
+        """Return the units of the plan that put several values on the same qparams, in the order of the graph."""
         units = [(unit, self.pattern_of(unit)) for unit in self.plan.units]
         return tuple(
             unit for unit, pattern in units if pattern.output is Output.ONE_FOR_ALL and pattern.handler is None
@@ -96,7 +96,7 @@ def graph_pass(
 
 
 def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:
-    """The calls whose weight is quantized, each with its unit."""
+    """Return the calls whose weight is quantized, each with its unit."""
     nodes = nodes_by_name(gm)
     return [
         (nodes[unit.captures[ctx.pattern_of(unit).weight_capture or ""]], unit)

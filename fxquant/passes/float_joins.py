@@ -149,7 +149,7 @@ class _Decision:
                 self._leave(behind, ALONG)
 
     def _reads_integers(self, value: str, reader: Node) -> QuantUnit | None:
-        """The unit that reads the integers of a value, as things stand."""
+        """Return the unit that reads the integers of a value, as things stand."""
         unit = self._unit_of.get(reader.name)
         if unit is None or unit.root in self._gone or unit.root in self.in_float or unit.root in self._on_floats:
             return None

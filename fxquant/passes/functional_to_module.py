@@ -109,6 +109,7 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target not in LAYERS or node.target in theirs or reason_of(node):
             continue
+        # Sort the arguments: the input, tensors, and numbers.
         row, known = LAYERS[node.target], operator_of(node.target)
         if known is None or node.kwargs or len(node.args) != len(known.parameters):
             continue  # spelled in a way that normalize does not read
@@ -119,6 +120,7 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
         info = value_of(x) if isinstance(x, Node) else None
         if info is None or any(isinstance(value, Node) for value in given.values()):
             continue
+        # Make one layer for equal calls.
         key = (node.target, len(info.shape), repr(given), *map(_identity, sources.values()))
         if key not in layers:
             try:
@@ -133,7 +135,7 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
 
 
 def _without_absent(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without those at the end that the call left out."""
+    """Return the inputs without those at the end that the call left out."""
     return inputs if inputs[-1] is not None else _without_absent(inputs[:-1])
 
 
@@ -143,7 +145,7 @@ def _identity(source: Any) -> Any:
 
 
 def _origin(source: Node) -> str:
-    """The parameter that a weight is made of, if nothing else is: of ``self.weight.t()`` it is ``self.weight``."""
+    """Find the parameter that a weight is made of, if nothing else is: of ``self.weight.t()`` it is ``self.weight``."""
     origin = source
     while len(origin.all_input_nodes) == 1 and not computes_tensor(origin):
         origin = origin.all_input_nodes[0]
@@ -184,6 +186,7 @@ def affine_to_norm(gm: GraphModule, ctx: PassContext) -> GraphModule:
         return gm
     rules, constants, aside = rules_of_calls(gm, ctx.config), Constants(gm), Aside()
     read = _attributes(gm)
+    # Replace each chain of sums and products by one layer.
     for each in found:
         if any(rules[step.node].qconfig is None for step in each.steps):
             continue
@@ -199,6 +202,7 @@ def affine_to_norm(gm: GraphModule, ctx: PassContext) -> GraphModule:
         retarget(node, "call_module", target, (each.x,))
         steps = [step.node for step in each.steps[:-1]]
         erase_unread(gm.graph, (*reversed(steps), *(step.constant for step in each.steps)))
+    # Drop the attributes that nothing reads any more.
     for path in read - _attributes(gm) if not ctx.trains else ():
         vacate(gm, path)
     return gm

@@ -49,6 +49,7 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     same memory is read later, the operator stays as it is: it, the values that change under their readers, and those
     readers get a reason (``graph.query.reason_of``) to stay float.
     """
+    # Spell each call in one way; what changes a tensor in place is rewritten, or kept with a reason.
     order = positions(gm.graph)
     roots: dict[Node, Roots] = {}
     for node in list(gm.graph.nodes):
@@ -68,6 +69,7 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
             others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}
             retarget(node, "call_module", node.target, (node.kwargs[name],), others)
         roots[node] = roots_of(node, roots)
+    # Count elements of tuples from the end where the length is not known.
     for node in list(gm.graph.nodes):
         _take_from_the_end(node)
     return gm

@@ -31,7 +31,7 @@ class RoundingPoint:
 
 
 def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRef]) -> list[RoundingPoint]:
-    """Every activation of ``values`` that is rounded.
+    """Return every activation of ``values`` that is rounded.
 
     A unit's output is rounded for all its users, since no other value exists in the integer graph. A value that no
     unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value. Where it

@@ -47,12 +47,12 @@ class Joins:
                 self._on_qparams_of.setdefault(plan.qparams_owner(ref), []).append(ref)
 
     def joined(self) -> dict[TensorRef, Readers]:
-        """The owner of the qparams of every value that is joined -> what reads the values with these qparams."""
+        """Return what reads values with the qparams of joined values, by the owner of these qparams."""
         owners = (self._plan.qparams_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
         return {owner: self._reading(owner) for owner in dict.fromkeys(owners)}
 
     def factors(self) -> dict[TensorRef, float]:
-        """The owner of qparams -> what its scale is multiplied with in what is joined, where that is one factor."""
+        """Return, by the owner of qparams, the one factor of its scale in what is joined."""
         found: dict[TensorRef, set[float]] = {}
         for ref in (unit.roles[name] for unit in self.units for name in unit.inputs):
             found.setdefault(self._plan.qparams_owner(ref), set()).add(self._plan.qparams_factor(ref))

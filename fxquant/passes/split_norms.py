@@ -50,6 +50,7 @@ def _replanned(plan: QuantPlan, norm: str, second: str, readers: Collection[str]
         read = name == norm and ref.kind in ("activation", "call", "mean")
         return TensorRef(f"{second}{at}{rest}", ref.kind) if read else ref
 
+    # Units that read the second norm, and the unit of the norm itself, once more.
     units: list[QuantUnit] = []
     policies = dict(plan.policies)
     for unit in plan.units:
@@ -61,8 +62,10 @@ def _replanned(plan: QuantPlan, norm: str, second: str, readers: Collection[str]
         if unit.root == norm:
             policies |= _policies(unit, plan, renamed)
             units.append(replace(_renamed_unit(unit, norm, second, renamed), nodes=(second,)))
+    # The value of the second norm has the policy of the first.
     if (value := TensorRef(norm)) in policies:
         policies[TensorRef(second)] = policies[value]
+    # Drop policies that nobody has any more.
     used = {ref for unit in units for ref in unit.roles.values()}
     gone = {ref for ref in policies if ref.kind in ("call", "mean") and ref not in used}
     refusals = [replace(refusal, node=second) for refusal in plan.refusals if refusal.node == norm]

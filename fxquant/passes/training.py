@@ -64,11 +64,13 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext, known: Mapping[TensorRe
     for node, unit in calls:
         if unit.roles["weight"] in homes:
             continue
+        # All calls of a layer share its rounding, unless a batch norm is folded into one of them.
         path = str(node.target)
         same = [(other, its) for other, its in calls if other.target == path]
         everywhere = {other for other in gm.graph.nodes if other.op == "call_module" and other.target == path}
         if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
             same = [(node, unit)]
+        # Make the layer that rounds its weight, and let the calls call it.
         module = fake_quantize_from_policy(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
         module.make_room(weight_of(called_module(node)))
         axis = ctx.pattern_of(unit).weight_axis

@@ -38,7 +38,7 @@ CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
 
 
 def clamp_of(node: Node) -> Clamp | None:
-    """The bounds that an activation node of a normalized graph clamps to; None if they are not numbers."""
+    """Return the bounds that an activation node of a normalized graph clamps to; None if they are not numbers."""
     return CLAMPS[node.target](node)
 
 

@@ -261,7 +261,7 @@ class Match:
 
     @property
     def configured_node(self) -> Node:
-        """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
+        """Return the node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
         node: Node = self.captures[self.pattern.weight_capture] if self.pattern.weight_capture else self.nodes[0]
         return node
 

@@ -108,7 +108,7 @@ class QScheme:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The plain torch dtype that stores the integers: uint8, int8, int16; int32 if unsigned and over 8 bits."""
+        """Return the torch dtype that stores the integers: uint8, int8, int16; int32 if unsigned and over 8 bits."""
         if self.bits <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.int32

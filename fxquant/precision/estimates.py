@@ -141,6 +141,7 @@ class Estimates:
         count = len(self.options.groups)
         noise, signal = (torch.zeros(count, dtype=torch.float64) for _ in range(2))
         having = {place for place, allowed in enumerate(self.options.allowed) if name in {c.name for c in allowed}}
+        # By gradients: one run for all groups.
         if gradients is not None:
             noise, total = gradients.noise_of(self._simulated[name], bound)
             total = max(total, torch.finfo(torch.float64).tiny)
@@ -148,6 +149,7 @@ class Estimates:
             signal = torch.tensor([total * (place in having) for place in range(count)], dtype=torch.float64)
             self.bar.update(count)
             return noise, signal
+        # Alone: one run for each group.
         with torch.no_grad():
             exact = runs.whole(bound, rounded=False)
             own = SignalToNoise()

@@ -91,6 +91,7 @@ def _shared(gm: GraphModule, units: Iterable[QuantUnit], ctx: PassContext) -> It
     of_owner: dict[TensorRef, list[str]] = {}
     readers: dict[TensorRef, list[str]] = {}
     made = {each.root for each in plan.units if "y" in each.roles}
+    # Who shares a weight, qparams, or an input.
     for unit in units:
         if "weight" in unit.roles:
             of_weight.setdefault(id(_parameter(unit, nodes, ctx)), []).append(unit.root)
@@ -105,6 +106,7 @@ def _shared(gm: GraphModule, units: Iterable[QuantUnit], ctx: PassContext) -> It
     yield from ((WEIGHT, roots) for roots in of_weight.values())
     yield from ((QPARAMS, roots) for roots in of_owner.values())
     yield from ((INPUT, list(dict.fromkeys(roots))) for roots in readers.values())
+    # Who is joined.
     if ctx.backend.joins_on_one_qparams:
         known = {unit.root for unit in units}
         for unit in ctx.joins():

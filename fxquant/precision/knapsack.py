@@ -280,6 +280,7 @@ def _search(
     Returns:
         The best whole choice, and the least bound of those that were given up for their number; inf: none was.
     """
+    # What all groups behind a place cost and price at least.
     resources = range(len(limits))
     labels = [_decided([group[0] for group in groups if len(group) == 1], groups[0][0])]
     groups = [group for group in groups if len(group) > 1]
@@ -289,9 +290,11 @@ def _search(
         least = min(_priced(c, multipliers) for c in group)
         ahead.append((price + least, [costs[r] + min(c.costs[r] for c in group) for r in resources]))
     ahead.reverse()
+    # A label can be dropped if its bound is above the best that is known.
     worth = sum(m * b for m, b in zip(multipliers, limits, strict=True))
     most = best + _margin(best, multipliers, limits)
     lost = math.inf
+    # Extend each label by each option of the next group, and keep those that no other beats.
     for place, group in enumerate(groups, 1):
         price, costs = ahead[place]
         bounded: list[tuple[float, _Label]] = []

@@ -42,7 +42,7 @@ def policies_of(unit: QuantUnit, choice: Choice, base: QConfig, ctx: PassContext
 
 
 def _of_other_units(unit: QuantUnit, ctx: PassContext) -> set[str]:
-    """Names of the values that a unit reads and another unit makes."""
+    """Return the names of the values that a unit reads and another unit makes."""
     made = {each.root for each in ctx.plan.units if "y" in each.roles}
     return {unit.roles[role].name for role in unit.inputs} & made - {unit.root}
 

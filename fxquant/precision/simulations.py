@@ -97,6 +97,7 @@ class Simulations:
         policies = dict(self._prepared.plan.policies)
         qparams = dict(self._own)
         refused = []
+        # Policies and qparams of each unit, as its choice says.
         for root, choice in chosen.items():
             unit = self._units[root]
             if choice.is_float:
@@ -106,9 +107,11 @@ class Simulations:
             policies.update(changed)
             observed = self._observed.get(choice.name, {})
             qparams.update({ref: observed[ref] for ref in changed if ref in observed})
+        # Values that units read from float ones.
         for ref, choice in self._read_from_float(chosen).items():
             if ref in self._observed.get(choice.name, {}):
                 policies[ref], qparams[ref] = self._others[choice.name][ref], self._observed[choice.name][ref]
+        # Convert, and keep the qparams that were measured of weights.
         edited = copy.copy(self._prepared)
         edited.plan = replace(self._prepared.plan, policies=policies)
         weights = self._weights_of(chosen)

@@ -119,7 +119,7 @@ class ObservedBranches:
 
 
 def observed_branches(prepared: PreparedModel) -> dict[str, ObservedBranches]:
-    """Name of each call of ``torch.cond`` with a branch that was prepared -> what shows it the operands."""
+    """Return what shows a branch its operands, by the name of each call of ``torch.cond`` with a prepared branch."""
     calls = _calls(prepared.graph_module) if prepared.branches else ()
     return {node.name: ObservedBranches(_of_call(prepared, str(node.target))) for node, _ in calls}
 

@@ -150,11 +150,13 @@ class _Share:
         prepared = self._prepared
         self.found_values |= holds_values((args, kwargs))
         number, stretch = self._rows.place(index)
+        # Who sees this batch.
         due = [each for each in self._extremes if not each[3] or prepared.calibration_statistics.may_be_due(number)]
         beside: dict[str, list[nn.Module]] = {}
         for _, value, recorder, _ in due:
             beside.setdefault(value, []).append(recorder)
         recorders = {**self._recorders, **{name: recorder for name, _, recorder, _ in due}}
+        # Run it; of a batch that fails nothing is kept.
         prepared.weight_checksums.record(prepared.graph_module)
         try:
             with torch.no_grad():
@@ -163,6 +165,7 @@ class _Share:
             for recorder in recorders.values():
                 recorder.forget()
             raise
+        # Keep what was recorded, and write it from time to time.
         for name, recorder in recorders.items():
             recorder.keep(self.records, name, index, stretch)
         self.records.batches.append(index)
@@ -229,6 +232,7 @@ def _summed(
     records: BatchRecords, prepared: PreparedModel, ranks: Ranks, what: str
 ) -> dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]]:
     """Add up the counts of all ranks: first they agree on the ranges, then each brings its counts into these bins."""
+    # Agree on which observers counted, and on how many channels.
     own = {f"{stretch} {name}": len(counted[1]) for (stretch, name), counted in records.histograms.items()}
     sizes: dict[tuple[int, str], int] = {}
     for text in ranks.gather_text(f"histograms: {what}", json.dumps(own)):
@@ -243,6 +247,7 @@ def _summed(
                 )
     if not sizes:
         return {}
+    # Agree on the range of each, and count in bins of it.
     keys = sorted(sizes)
     unseen = [torch.full((sizes[key],), torch.inf) for key in keys]
     lows = [records.histograms[key][1] if key in records.histograms else unseen[i] for i, key in enumerate(keys)]

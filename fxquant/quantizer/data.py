@@ -118,7 +118,7 @@ class PreparedModel:
 
     @cached_property
     def run_state(self) -> RunState:
-        """The state that a batch may change, so that one that fails can be undone."""
+        """Return the state that a batch may change, so that one that fails can be undone."""
         return RunState(self.graph_module, self.observers, tuple(self._held_beside()))
 
     def _held_beside(self) -> Iterator[Any]:

@@ -26,7 +26,7 @@ def checksums(model: nn.Module) -> dict[str, Checksum]:
 
 
 def changed(before: Mapping[str, Checksum], model: nn.Module) -> list[str]:
-    """The names of the tensors that are gone or new, or whose values are others; not those that were only cast."""
+    """Name the tensors that are gone or new, or whose values are others; not those that were only cast."""
     now = checksums(model)
     names = dict.fromkeys((*before, *now))
     return [name for name in names if not _same(before.get(name), now.get(name))]
@@ -76,7 +76,7 @@ class WeightChecksums:
 
 
 def _gone() -> None:
-    """In place of a reference to the model."""
+    """Stand in the place of a reference to the model."""
 
 
 def _checksum(tensor: Tensor) -> Checksum:

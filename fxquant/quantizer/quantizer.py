@@ -84,17 +84,17 @@ class Quantizer(PreparedModel):
 
     @property
     def graph(self) -> Graph:
-        """The normalized float graph."""
+        """Return the normalized float graph."""
         return self.graph_module.graph
 
     @property
     def root(self) -> GraphModule:
-        """The traced copy of the model."""
+        """Return the traced copy of the model."""
         return self.graph_module
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """The modules of the traced copy, under their qualified names."""
+        """Return the modules of the traced copy, under their qualified names."""
         return dict(self.graph_module.named_modules())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -183,7 +183,7 @@ class Program:
 
     @property
     def loops(self) -> int:
-        """The number of loops. A lookup table that was fused into a convolution does not count."""
+        """Return the number of loops. A lookup table that was fused into a convolution does not count."""
         return self._library.fxquant_program_loops(self._handle)
 
     @property

@@ -178,7 +178,7 @@ class DebianPackage(Archive):
 
 
 def _read_tar(tar: tarfile.TarFile, members: Iterable[str], prefix: str = "") -> dict[str, bytes]:
-    """In one walk, since a compressed file cannot be entered in its middle."""
+    """Read the archive in one walk, since a compressed file cannot be entered in its middle."""
     wanted = {prefix + member: member for member in members}
     found = {}
     for info in tar:

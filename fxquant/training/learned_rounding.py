@@ -102,6 +102,7 @@ def adaround(
         beta=beta,
         warmup=warmup,
     )
+    # Find the layers to learn.
     learned = copy.deepcopy(prepared)
     learned.plan = learned.plan.without_means()
     learned.__dict__.pop("run_state", None)
@@ -114,6 +115,7 @@ def adaround(
             got=listing([f"{each.unit}: {each.reason}" for each in left]) or "no unit with a weight",
             hint="AdaRound needs linear layers or convolutions with symmetric weights",
         )
+    # Learn, or go on where a checkpoint stands.
     inputs = bound_batches(prepared, data, num_batches)
     found = None
     if checkpoint is not None:

@@ -33,7 +33,7 @@ POWERS = (2.0, 0.5, 0.25, 0.125)
 def rounding_layers(
     simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: RoundingSizes
 ) -> tuple[dict[str, Any], list[Left]]:
-    """A layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
+    """Make a layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
 
     Args:
         simulated: What ``convert(to="fake_quant")`` gave. Not changed.

@@ -96,12 +96,14 @@ class Samples(ABC):
 
     @abstractmethod
     def loss(self, weight: Tensor, drawn: Any) -> Tensor:
-        """The squared error of the unit with that weight, in squares of ``unit``: the sum over channels, the mean over
-        all else."""
+        """Return the squared error of the unit with that weight, in squares of ``unit``.
+
+        It is summed over channels, and averaged over all else.
+        """
 
     @abstractmethod
     def all(self) -> Iterator[tuple[Any, int]]:
-        """Everything, a part at a time, each with the number of its outputs."""
+        """Yield everything, a part at a time, each with the number of its outputs."""
 
     def mean_loss(self, weight: Tensor) -> float:
         """``loss`` of everything."""
@@ -154,6 +156,7 @@ class RowSamples(Samples):
         weight = self._layer.weight
         self._channels, inputs = len(weight), weight[0].numel() * self._groups
         self._dtype = torch.promote_types(weight.dtype, torch.float32)
+        # How many values a row has, and how many rows are kept.
         others = [node for node in nodes.members if node is not nodes.layer]
         added = [node for node in nodes.read if any(node in other.all_input_nodes for other in others)]
         width = inputs + self._channels * (1 + len(added))
@@ -164,6 +167,7 @@ class RowSamples(Samples):
             return memory.empty("rows", (size, width), self._dtype)
 
         self._rows = Rows(empty(inputs), {node: empty(self._channels) for node in added}, empty(self._channels))
+        # Take as many rows of each batch as it has of all.
         filled, seen = 0, 0
         for batch, (target, count) in enumerate(zip(targets, counts, strict=True)):
             seen += count

@@ -66,6 +66,7 @@ def attentions(gm: GraphModule) -> dict[Node, Attention]:
 
 
 def _read(gm: GraphModule, path: str, nodes: list[Node], modules: dict[str, nn.MultiheadAttention]) -> Attention | None:
+    # Find what the nodes read, and what others read of them.
     module = modules.get(path) or _module_at(gm, path, nodes)
     inside = set(nodes)
     outside = _tensors_from_outside(nodes, inside, path)
@@ -73,6 +74,7 @@ def _read(gm: GraphModule, path: str, nodes: list[Node], modules: dict[str, nn.M
     sources = _sources(nodes, inside, outside)
     if module is None or sources is None or not 1 <= len(results) <= 2:
         return None
+    # Tell the result from the weights, and whether these are averaged.
     projection = f"{path}.out_proj.weight"
     places = {node: 0 if _comes_of(node, projection, inside) else 1 for node in results}
     if len(set(places.values())) < len(places):
@@ -81,6 +83,7 @@ def _read(gm: GraphModule, path: str, nodes: list[Node], modules: dict[str, nn.M
     averaged = not weights or next(n for n, place in places.items() if place).target is torch.ops.aten.mean.dim
     fixed: dict[str, Any] = {} if averaged else {"average_attn_weights": False}
     fixed["need_weights"] = not any(node.target is _ATTENTION for node in nodes)
+    # Try the ways to call the layer: one of them gives the same nodes.
     masks = [node for node in outside if node not in sources]
     layouts = (True, False) if any(other.batch_first for other in modules.values()) else (False, True)
     for names in _MASKS:

@@ -159,10 +159,12 @@ class _Import:
         """Write one node, and return what stands for it."""
         if node.op == "get_attr":
             return self._attribute(node)
+        # The first of several results, where the layer gives only that.
         source = node.args[0] if node.args else None
         item = node.args[1] if getattr(node.target, "__name__", "") == "getitem" else None
         if item == 0 and isinstance(source, Node) and gives_first(source) and not _is_aten(self._nodes[source]):
             return self._nodes[source]
+        # What has graphs of its own: branches and recurrent layers.
         if (branches := branches_of(node, self._source)) is not None:
             graphs, given = branches
             first, second = (import_branch(graph) for graph in graphs)
@@ -172,6 +174,7 @@ class _Import:
             return self._recurrent_layer(node, found, snapshots)
         if isinstance(item, int) and isinstance(source, Node) and source in self._recurrent:
             return self._result_of(self._recurrent[source], item, self._nodes[source])
+        # All else is written as users spell it.
         spelled = spell(node)
         if isinstance(spelled, Same):
             return self._mapped(spelled.value, node, snapshots)

@@ -58,6 +58,7 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
         return _cell_call(node, inside, state)
     if node.target not in _KINDS:
         return None
+    # Read the arguments of aten's operator.
     kind, blocks, own = _KINDS[node.target]
     source, first, parameters, bias, layers, dropout, train, both_ways, batch_first = node.args
     if torch_class_of(inside[1]) is not kind or (train and dropout):
@@ -69,6 +70,7 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
     names = [str(one.target).removeprefix(f"{path}.") for one in nodes]
     tensors: list[Any] = [attribute_at(state, str(one.target)) for one in nodes]
     projected = names[2 + 2 * bool(bias) :][:1] == ["weight_hr_l0"]
+    # Make the layer, and check that it has these parameters, under these names.
     given = {
         "num_layers": layers,
         "bias": bias,

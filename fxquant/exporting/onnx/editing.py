@@ -45,11 +45,11 @@ class Editor:
         self.graph = model.graph
 
     def nodes(self, *kinds: str) -> list[Any]:
-        """The nodes of some types of operators, as they are now."""
+        """Return the nodes of some types of operators, as they are now."""
         return [node for node in self.graph if node.op_type in kinds and node.domain == ""]
 
     def constant(self, value: Any) -> Tensor | None:
-        """The numbers of a constant; None for what is computed, and for types that torch does not have."""
+        """Return the numbers of a constant; None for what is computed, and for types that torch does not have."""
         if value is None:
             return None
         found = self.ir.convenience.get_const_tensor(value)
@@ -74,7 +74,7 @@ class Editor:
         return self.qparams(producer) if producer is not None and producer.op_type == DEQUANTIZE else None
 
     def readers(self, value: Any) -> list[Any]:
-        """The nodes that read a value, each as often as it does."""
+        """Return the nodes that read a value, each as often as it does."""
         return [usage.node for usage in value.uses()]
 
     def initializer(self, tensor: Any, name: str) -> Any:

@@ -78,10 +78,12 @@ def export_onnx(
             names of inputs and outputs are no names, are too many, or stand there twice.
         InputError, CalibrationError, LoweringError: as of :func:`explicit`.
     """
+    # Check the arguments before anything takes time.
     check_choices(target, opset, weights, bias)
     place = path_of(path)
     check_place(place, overwrite)
     runtime = check_runtime(check) if check is not False else None
+    # Run the explicit form once, and record what quantizes.
     made = explicit(model)
     args, kwargs = example_of(made, example_inputs, example_kwargs)
     quantized, outputs = record(made, args, kwargs)
@@ -89,6 +91,7 @@ def export_onnx(
     check_names(input_names, output_names, tensors_in((args, kwargs)), tensors_in(outputs))
     if runtime is not None:
         check_dtypes((args, kwargs), outputs)
+    # Translate, and edit the graph for the runtime.
     program = exported(made, args, kwargs, dynamic_shapes)
     calls = dict(zip(quantize_names(program), quantized, strict=True))
     converted = translated(program, opset, input_names, output_names)
@@ -96,6 +99,7 @@ def export_onnx(
     editor = run_passes(converted, Choices(bias, weights, TARGETS[target].gemm))
     values = name_values(editor, {call: each.name for call, each in calls.items()})
     check_target(editor, target)
+    # Write the file, and check it unit by unit.
     converted.producer_name, converted.producer_version = "fxquant", VERSION
     facts = {"version": VERSION, "target": target, "qparams": json.dumps(qparams_of(editor))}
     converted.metadata_props.update({f"fxquant.{key}": text for key, text in facts.items()})

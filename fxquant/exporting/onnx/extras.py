@@ -25,7 +25,7 @@ def needed(name: str, hint: str = HINT) -> Iterator[None]:
 
 
 def onnx() -> Any:
-    """The package that defines and checks models."""
+    """Return the package that defines and checks models."""
     with needed("onnx"):
         import onnx
 
@@ -33,7 +33,7 @@ def onnx() -> Any:
 
 
 def onnx_ir() -> Any:
-    """The package whose graphs are edited here; it comes with onnxscript."""
+    """Return the package whose graphs are edited here; it comes with onnxscript."""
     with needed("onnxscript"):
         import onnx_ir
         import onnx_ir.passes.common
@@ -42,7 +42,7 @@ def onnx_ir() -> Any:
 
 
 def onnxscript() -> Any:
-    """The package that ``torch.onnx.export`` translates with."""
+    """Return the package that ``torch.onnx.export`` translates with."""
     with needed("onnxscript"):
         import onnxscript
 
@@ -50,7 +50,7 @@ def onnxscript() -> Any:
 
 
 def openvino() -> Any:
-    """The other runtime."""
+    """Return the other runtime."""
     with needed("openvino", "pip install openvino"):
         import openvino
 
@@ -58,7 +58,7 @@ def openvino() -> Any:
 
 
 def onnxruntime() -> Any:
-    """The runtime."""
+    """Return the runtime."""
     with needed("onnxruntime"):
         import onnxruntime
 

@@ -67,6 +67,7 @@ def gemm_of_floats_to_product(editor: Editor) -> None:
 def matrix_products(editor: Editor) -> None:
     """Store the weight of a product as it is multiplied: [K, N], with no transpose in the graph."""
     for node in editor.nodes("MatMul"):
+        # Find weight, dequantize, transpose, product.
         transpose = node.inputs[1].producer()
         if transpose is None or transpose.op_type != "Transpose" or not _is_matrix(transpose):
             continue
@@ -77,6 +78,7 @@ def matrix_products(editor: Editor) -> None:
         qparams = [editor.constant(value) for value in dequantize.inputs[1:]]
         if weight is None or weight.dim() != 2 or any(each is None for each in qparams):
             continue
+        # Transpose the integers instead, and what stands for groups of them.
         block = dequantize.attributes.get_int("block_size", 0)
         turned = [each.t().contiguous() if block and each is not None else each for each in qparams]
         name = dequantize.inputs[0].name or "weight"

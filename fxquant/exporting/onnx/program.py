@@ -79,7 +79,7 @@ def check_dynamic_ranges(program: torch.export.ExportedProgram) -> None:
 
 
 def quantize_names(program: torch.export.ExportedProgram) -> list[str]:
-    """Names of the nodes that quantize per tensor, in the order of the graph."""
+    """Return the names of the nodes that quantize per tensor, in the order of the graph."""
     operator = torch.ops.quantized_decomposed.quantize_per_tensor.default
     return [node.name for node in program.graph.nodes if node.target is operator]
 
@@ -104,7 +104,7 @@ def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -
 
 
 def _translated_nodes(program: torch.export.ExportedProgram) -> list[Node]:
-    """The nodes as the exporter sees them, with the user's lines."""
+    """Return the nodes as the exporter sees them, with the user's lines."""
     with quiet():
         return list(program.run_decompositions().graph.nodes)
 

@@ -60,12 +60,12 @@ class OnnxReport(PrintedTable[OnnxRow]):
 
     @property
     def integer_kernels(self) -> int:
-        """Number of units that the runtime computes on integers; what only quantizes is none."""
+        """Count the units that the runtime computes on integers; what only quantizes is none."""
         return sum(row.is_integer and bool(row.operators) for row in self.rows)
 
     @property
     def breaches(self) -> tuple[OnnxRow, ...]:
-        """The units that differ, with the runtime's optimizations off, where no tie explains it."""
+        """Return the units that differ, with the runtime's optimizations off, where no tie explains it."""
         return tuple(row for row in self.rows if row.unfused_beyond_ties)
 
     def _cells(self, rows: Sequence[OnnxRow]) -> Iterable[tuple[str, ...]]:

@@ -86,7 +86,7 @@ class Translation:
     def quantize_per_channel(
         self, x: Any, scales: Any, zero_points: Any, axis: int, quant_min: int, quant_max: int, dtype: Any
     ) -> Any:
-        """The same with a scale for each index of ``axis``."""
+        """Do the same with a scale for each index of ``axis``."""
         kind, is_full = integer_type(quant_min, quant_max, self._is_signed(dtype))
         integers = self.op.Cast(zero_points, to=self.ir.DataType[kind])
         q = self.op.QuantizeLinear(self._float(x), scales, integers, axis=axis)
@@ -133,7 +133,7 @@ class Translation:
     def quantize_by_tensor(
         self, x: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: Any
     ) -> Any:
-        """By qparams that are computed."""
+        """Quantize by qparams that are computed."""
         return self.op.QuantizeLinear(self._float(x), scale, zero_point)
 
     def dequantize_by_tensor(
@@ -147,7 +147,7 @@ class Translation:
         *,
         out_dtype: Any = None,
     ) -> Any:
-        """The same back."""
+        """Dequantize by qparams that are computed."""
         return self._as(self.op.DequantizeLinear(q, scale, zero_point), out_dtype)
 
     def _is_signed(self, dtype: Any) -> bool:

@@ -156,12 +156,14 @@ def emit_multihead(
     computed = {} if aside is None else sources_of_layers(emit.gm, path, call.module, aside)
     if not _has_layers(call.module):
         give_layers(call.module)
+    # Project, and give each head its part.
     projected = [
         _apply(emit, f"{path}.{name}", source, computed.get(name))
         for name, source in zip(INPUT_LAYERS, (call.query, call.key, call.value), strict=True)
     ]
     shape = (call.module.num_heads, call.module.head_dim)
     query, key, value = (_heads_first(call, emit, emit.function(torch.unflatten, x, -1, shape)) for x in projected)
+    # Attend: in one operator, or in parts where the weights are wanted.
     masks = _masks(call, emit)
     weights = None
     if whole_product and not call.wants_weights:
@@ -172,6 +174,7 @@ def emit_multihead(
         if call.module.dropout:
             weights = emit.module(f"{path}.{DROPOUT}", weights, value=_info(weights))
         context = emit.function(torch.matmul, weights, value)
+    # Put the heads together, and project.
     merged = emit.function(torch.flatten, _heads_last(call, emit, context), -2, -1)
     out = _apply(emit, f"{path}.out_proj", merged, computed.get("out_proj"))
     if weights is not None and call.wants_weights:
@@ -249,6 +252,7 @@ def emit_product(node: Node, emit: Emitter) -> Node | str:
         The node of the result, or why the call cannot be taken apart.
     """
     query, key, value, mask, dropout, causal = node.args
+    # Refuse what is not known yet.
     tensors = [query, key, value, *([] if mask is None else [mask])]
     if any(not isinstance(tensor, Node) or value_of(tensor) is None for tensor in tensors):
         return UNKNOWN
@@ -257,11 +261,13 @@ def emit_product(node: Node, emit: Emitter) -> Node | str:
     assert isinstance(query, Node)
     assert isinstance(key, Node)
     assert isinstance(value, Node)
+    # A group of queries shares a key.
     repeats = _info(query).shape[-3] // _info(key).shape[-3] if node.kwargs.get("enable_gqa") else 1
     if repeats > 1:
         key, value = (emit.function(torch.repeat_interleave, t, repeats, -3) for t in (key, value))
     scale = node.kwargs.get("scale")
     scale = 1 / math.sqrt(_info(query).shape[-1]) if scale is None else scale
+    # Mask, weigh, multiply.
     masks = []
     if isinstance(mask, Node):
         masks.append(emit.function(torch.logical_not, mask) if _info(mask).dtype is torch.bool else mask)

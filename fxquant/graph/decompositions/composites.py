@@ -316,7 +316,7 @@ def _joined(emit: Emitter, x: Node, first: int, count: int) -> Node:
 
 
 def _parted(emit: Emitter, x: Node, dim: int, source: Operand, labels: Labels) -> Node:
-    """The dimension that ``_joined`` made of those of ``source``, as these again, whatever their sizes are then."""
+    """Take apart the dimension that ``_joined`` made of those of ``source``, whatever their sizes are then."""
     if len(labels) == 1:
         return x
     if not labels:

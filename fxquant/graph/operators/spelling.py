@@ -127,6 +127,7 @@ def _bind(known: Operator, node: Node) -> dict[str, Any] | None:
     order = (*known.parameters, *known.fixed, "inplace")
     if len(args) > len(order):
         return None
+    # Positional arguments, then keywords, under the names that the operator has here.
     given = dict(zip(order, args, strict=False))
     for keyword, value in node.kwargs.items():
         name = known.synonyms.get(keyword, keyword)
@@ -137,6 +138,7 @@ def _bind(known: Operator, node: Node) -> dict[str, Any] | None:
         if name in given or (name not in order and name not in known.keywords):
             return None
         given[name] = value
+    # Refuse what the canonical form cannot say.
     if not isinstance(given.pop("inplace", False), bool):
         return None
     for name, value in known.fixed.items():

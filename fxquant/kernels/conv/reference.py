@@ -61,11 +61,11 @@ class ConvGeometry:
 
     @property
     def spatial(self) -> int:
-        """Number of spatial dimensions, 1 to 3."""
+        """Return the number of spatial dimensions, 1 to 3."""
         return len(self.kernel_size)
 
     def as_image(self) -> ConvGeometry:
-        """A one-dimensional convolution as one over images that are one pixel high."""
+        """Return a one-dimensional convolution as one over images that are one pixel high."""
         return replace(
             self,
             kernel_size=(1, *self.kernel_size),

@@ -53,6 +53,7 @@ class CatCall(RequantizingCall):
     """Largest integer of the output."""
 
     def empty_result(self) -> Tensor:
+        # Check the tensors and their qparams.
         if not self.tensors or not len(self.tensors) == len(self.scales) == len(self.zero_points):
             raise KernelError(
                 f"{self.op}: tensors, scales and zero_points do not go together",
@@ -65,6 +66,7 @@ class CatCall(RequantizingCall):
             check_same_dtype(self.op, name, x, self.tensors[0])
             check_qparams(self.op, f"{name} ", s, z, x.dtype)
         self.check_output(self.tensors[0].dtype)
+        # Check the shapes, of which empty vectors have none.
         parts = [x for x in self.tensors if x.dim() != 1 or x.shape[0] != 0]
         if not parts:
             return self.tensors[0].new_empty(0)
@@ -77,6 +79,7 @@ class CatCall(RequantizingCall):
                     got=f"{list(first.shape)} and {list(x.shape)}",
                     expected=f"equal sizes in every dimension but {axis}",
                 )
+        # The result is channels_last where all parts are.
         shape = list(first.shape)
         shape[axis] = sum(x.shape[axis] for x in parts)
         formats = {memory_format(x) for x in parts}

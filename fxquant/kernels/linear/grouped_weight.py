@@ -95,7 +95,7 @@ class GroupedWeight:
         return cls(deduplicated(values, form), panels_of(scale), points, stored, weight.shape, moved)
 
     def unpacked(self) -> Tensor:
-        """The weight as it was, in memory of its own."""
+        """Return the weight as it was, in memory of its own."""
         with torch.inference_mode(False), torch.no_grad():  # it may become the buffer of a module, which is written to
             channels, in_features = self.shape
             signed = unpack_grouped(self.values, channels, in_features, len(self.scale), self.bits)

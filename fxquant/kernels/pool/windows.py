@@ -42,7 +42,7 @@ def adaptive_windows(size: int, outputs: int) -> Windows:
 
 
 def pooling_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
-    """Number of windows. With ``ceil_mode`` the last one may stick out, but must begin in the input or before it."""
+    """Count the windows. With ``ceil_mode`` the last one may stick out, but must begin in the input or before it."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     outputs = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
     if ceil_mode and (outputs - 1) * stride >= size + padding:

@@ -88,6 +88,7 @@ class RecurrentStepsCall(Call[Result]):
 
     def check(self) -> None:
         """Check the arguments."""
+        # Tensors and mode.
         op = self.op
         for name, values, dims in (("of_input", self.of_input, 3), ("hidden", self.hidden, 2), ("cell", self.cell, 2)):
             check_dtype(op, name, values, (torch.float32,))
@@ -97,6 +98,7 @@ class RecurrentStepsCall(Call[Result]):
                 )
         if not 0 <= self.mode <= RELU:
             raise KernelError(f"{op}: mode is out of range", got=self.mode, expected="0 to 3")
+        # Sizes that follow from each other.
         steps, rows, products = self.of_input.shape
         size, outputs = products // GATES[self.mode], self.hidden.shape[1]
         if products % GATES[self.mode] or (self.projection is None and outputs != size):
@@ -107,6 +109,7 @@ class RecurrentStepsCall(Call[Result]):
         if list(self.cell.shape) != wanted:
             raise KernelError(f"{op}: cell has the wrong shape", got=list(self.cell.shape), expected=wanted)
         self._check_counts(steps, rows)
+        # Weight, bias and projection.
         self._check_weight("", self.weight, self.correction, self.weight_scale, products, outputs)
         check_dtype(op, "bias", self.bias, (torch.float32,))
         check_count(op, "bias", self.bias, products)
