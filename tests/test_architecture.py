@@ -106,6 +106,16 @@ FORBIDDEN_MODULES = ("torch.ao", "torch.quantization", "torch.nn.quantized", "to
 CONTAINERS = "compat/fusion_rows.py"
 """The file that may import what is forbidden, inside a function: ``fuse_fx`` makes containers of torch.ao."""
 
+PRINTING = {
+    "cli/": "commands",
+    "demo/": "the command ``demo``",
+    "fake_quantize/learnable.py": "``observe_quant_params``, which torch.ao has for printing",
+}
+"""File or folder -> whose purpose it is to print to stdout."""
+
+TABULATE = {"graph/text_table.py"}
+"""Files that may import tabulate: one, so that all tables look alike."""
+
 NO_TEST_OF_ITS_OWN: dict[str, str] = {}
 """File -> why no test file mirrors it."""
 
@@ -557,6 +567,22 @@ def test_nothing_but_the_declared_dependencies_is_imported():
             if not source.name.startswith(EXTRAS.get(package, ("nowhere",))):
                 found.append(f"{source.name}:{node.lineno} imports {module}")
     assert found == []
+
+
+def test_only_what_is_there_for_it_prints_to_stdout():
+    printing = {
+        source.name
+        for source in SOURCES
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+        if "file" not in {keyword.arg for keyword in node.keywords}
+    }
+    assert {name for name in printing if not name.startswith(tuple(PRINTING))} == set()
+    assert all(any(name.startswith(place) for name in printing) for place in PRINTING)
+
+
+def test_tables_are_printed_in_one_place():
+    assert {source.name for source in SOURCES if "tabulate" in {module for _, module in source.imports}} == TABULATE
 
 
 def test_the_framework_that_is_measured_against_is_not_used():

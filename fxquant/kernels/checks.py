@@ -35,13 +35,12 @@ def check_dtype(op: str, argument: str, tensor: Tensor | torch.dtype, allowed: t
         raise KernelError(f"{op}: {argument} has the wrong dtype", got=dtype, expected=expected)
 
 
-def check_vector(
-    op: str, argument: str, values: Tensor, dtype: torch.dtype, length: int | str = "output channels"
-) -> None:
-    """Check the dtype of a vector, and its length, if that is a number: else it says what the elements are for."""
+def check_vector(op: str, argument: str, values: Tensor, dtype: torch.dtype, length: int | None = None) -> None:
+    """Check the dtype of a vector, and its length. None: it is what says how many output channels there are."""
     check_dtype(op, argument, values, (dtype,))
-    if values.dim() != 1 or (isinstance(length, int) and values.numel() != length):
-        raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=f"[{length}]")
+    if values.dim() != 1 or length not in (None, values.numel()):
+        expected = f"[{'output channels' if length is None else length}]"
+        raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=expected)
 
 
 def check_packed_weight(op: str, weight: Tensor, packed: list[int]) -> None:
