@@ -17,7 +17,6 @@ from fxquant.errors import InputError, UnknownNameError, warn
 from fxquant.graph.inputs import bind
 from fxquant.passes.instruments import log_table
 from fxquant.plan.spec import is_number
-from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.learned import refuse_learned
 from fxquant.quantizer.quantizer import Quantizer
 
@@ -114,8 +113,6 @@ def equalize(
 
 def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float, keep_if: float) -> Options:
     """Refuse arguments that make no sense."""
-    if not isinstance(prepared, Quantizer):
-        raise not_prepared(prepared, "equalize")
     refuse_learned(
         prepared,
         "equalize",

@@ -7,9 +7,8 @@ from fxquant.errors import InputError, UnknownNameError
 from fxquant.graph.inputs import describe_value
 from fxquant.plan.spec import is_number
 from fxquant.precision.budget import Budget
-from fxquant.quantizer.checks import check_seed, not_prepared
+from fxquant.quantizer.checks import check_seed
 from fxquant.quantizer.learned import refuse_learned
-from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 
 ESTIMATES = ("alone", "gradient")
@@ -27,8 +26,6 @@ def check_arguments(
     seed: object,
 ) -> None:
     """Refuse arguments that make no sense, in the order in which users write them."""
-    if not isinstance(prepared, Quantizer):
-        raise not_prepared(prepared, "search_precision")
     refuse_learned(
         prepared,
         "search_precision",

@@ -9,13 +9,15 @@ import torch
 from fxquant.errors import InputError, listing
 from fxquant.fake_quantize.adaround import learned_bias
 from fxquant.quantizer.attach_observers import planned_weight_layers
+from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.quantizer import Quantizer
 
 
 def refuse_learned(
-    prepared: PreparedModel, function: str, *, takes: tuple[str, ...], fits: str, hint: str, or_planned: bool = False
+    prepared: object, function: str, *, takes: tuple[str, ...], fits: str, hint: str, or_planned: bool = False
 ) -> None:
-    """Refuse a Quantizer with anything that was learned, in this process or from a file.
+    """Refuse what is no Quantizer, and one with anything that was learned, in this process or from a file.
 
     Args:
         prepared: Calibrated or not.
@@ -26,8 +28,10 @@ def refuse_learned(
         or_planned: Refuse layers whose rounding the configuration wants to be learned, too.
 
     Raises:
-        InputError: qparams were given or trained, or roundings, biases or scales learned.
+        InputError: it is none; qparams were given or trained, or roundings, biases or scales learned.
     """
+    if not isinstance(prepared, Quantizer):
+        raise not_prepared(prepared, function)
     parts: list[str] = []
     if prepared.trained is not None:
         learned = "qparams that it was given or trained with"
