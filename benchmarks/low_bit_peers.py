@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -64,6 +65,28 @@ def nncf(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
     return nncf.quantize(copy.deepcopy(model), nncf.Dataset(crops), subset_size=len(crops)).eval()
 
 
+def nncf_with_accuracy(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
+    """NNCF's accuracy-aware mode, on an OpenVINO model: the agreement on the crops falls by a point at most."""
+    import nncf
+    import numpy as np
+    import openvino as ov
+
+    float_model = ov.convert_model(copy.deepcopy(model).eval(), example_input=crops[0])
+    data = nncf.Dataset(crops, lambda batch: batch.numpy())
+    with torch.no_grad():
+        expected = torch.cat([model(batch).argmax(1) for batch in crops]).numpy()
+
+    def agreement(compiled: Any, batches: Iterable[Any]) -> tuple[float, None]:
+        given = np.concatenate([next(iter(compiled(batch).values())).argmax(1) for batch in batches])
+        return float((given == expected).mean()), None
+
+    quantized = nncf.quantize_with_accuracy_control(
+        float_model, data, data, agreement, max_drop=0.01, subset_size=len(crops)
+    )
+    compiled = ov.Core().compile_model(quantized, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    return lambda x: torch.from_numpy(next(iter(compiled(x.numpy()).values())).copy())
+
+
 def torchao(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -97,18 +120,71 @@ def aimet(weight_bits: int, *, equalized: bool) -> Any:
     return build
 
 
-def mqbench(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
-    from mqbench.prepare_by_platform import BackendType, prepare_by_platform
-    from mqbench.utils.state import enable_calibration, enable_quantization
+def aimet_adaround(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
+    """AIMET's AdaRound of 4-bit weights, and activations of 8 bits."""
+    from aimet_torch import QuantizationSimModel
+    from aimet_torch.adaround.adaround_weight import Adaround, AdaroundParameters
+    from aimet_torch.batch_norm_fold import fold_all_batch_norms
 
-    prepared = prepare_by_platform(copy.deepcopy(model).eval(), BackendType.Academic, {"extra_qconfig_dict": MQ})
-    enable_calibration(prepared)
-    run(prepared, crops)
-    enable_quantization(prepared)
-    return prepared.eval()
+    changed = copy.deepcopy(model)
+    fold_all_batch_norms(changed, tuple(crops[0].shape))
+    forward = AdaroundParameters(
+        crops, len(crops), default_num_iterations=steps, forward_fn=lambda simulated, batch: simulated(batch)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        rounded = Adaround.apply_adaround(changed, crops[0], forward, folder, "rounded", default_param_bw=4)
+        sim = QuantizationSimModel(rounded, crops[0], default_param_bw=4, default_output_bw=8)
+        sim.set_and_freeze_param_encodings(f"{folder}/rounded.encodings")
+    sim.compute_encodings(lambda simulated: run(simulated, crops))
+    return sim.model.eval()
 
 
-MQ = {
+def mqbench(weight_bits: int = 8, pattern: str = "") -> Any:
+    """MQBench's simulation; with a pattern, ``"layer"`` or ``"block"``, weights are reconstructed as in AdaRound or
+    BRECQ."""
+
+    def build(model: nn.Module, crops: list[Tensor], steps: int) -> Model:
+        from mqbench.advanced_ptq import ptq_reconstruction
+        from mqbench.prepare_by_platform import BackendType, prepare_by_platform
+        from mqbench.utils.state import enable_calibration, enable_quantization
+
+        config = {**MQ, "w_qscheme": {**MQ["w_qscheme"], "bit": weight_bits}}
+        if pattern:
+            config |= {"w_observer": "MSEObserver", "w_fakequantize": "AdaRoundFakeQuantize"}
+        prepared = prepare_by_platform(
+            copy.deepcopy(model).eval(), BackendType.Academic, {"extra_qconfig_dict": config}
+        )
+        enable_calibration(prepared)
+        run(prepared, crops)
+        if pattern:
+            enable_quantization(prepared)
+            settings = Settings(LEARNING, pattern=pattern, max_count=steps)
+            prepared = ptq_reconstruction(prepared, crops, settings)
+        enable_quantization(prepared)
+        return prepared.eval()
+
+    return build
+
+
+class Settings(dict[str, Any]):
+    """Settings that MQBench reads as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+LEARNING = {
+    "scale_lr": 4e-5,
+    "warm_up": 0.2,
+    "weight": 0.01,
+    "b_range": [20, 2],
+    "keep_gpu": False,
+    "round_mode": "learned_hard_sigmoid",
+    "prob": 1.0,
+}
+"""Of its documentation, without the dropping of QDrop."""
+
+
+MQ: dict[str, Any] = {
     "w_observer": "MinMaxObserver",
     "a_observer": "EMAMinMaxObserver",
     "w_fakequantize": "FixedFakeQuantize",
@@ -135,11 +211,14 @@ TOOLS: dict[str, Any] = {
     "fxquant W4A8, gptq": fxquant(bits(4), "gptq"),
     "fxquant W4A8, reconstruct": fxquant(bits(4), "reconstruct"),
     "NNCF W8A8": nncf,
+    "NNCF accuracy-aware": nncf_with_accuracy,
     "torchao pt2e x86 W8A8": torchao,
     "AIMET W8A8": aimet(8, equalized=False),
     "AIMET W8A8, equalized": aimet(8, equalized=True),
     "AIMET W4A8": aimet(4, equalized=False),
-    "MQBench W8A8 per channel": mqbench,
+    "AIMET AdaRound W4A8": aimet_adaround,
+    "MQBench W8A8 per channel": mqbench(),
+    "MQBench BRECQ W4A8": mqbench(4, "block"),
 }
 
 
@@ -147,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", nargs="*", help="words that names of rows begin with; without it, all")
     parser.add_argument("--crops", type=int, default=48)
-    parser.add_argument("--steps", type=int, default=40, help="of reconstruct, for each block")
+    parser.add_argument("--steps", type=int, default=40, help="for each block or layer that learns")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -19,6 +19,7 @@ NO_WEIGHT = "no weight that is quantized makes or reads it"
 NORM_ALONE = "a norm makes it, which has no weight that is quantized"
 PER_CHANNEL = "its weights have a scale for each channel"
 NO_SINK = "no layer that reads it is quantized"
+NO_VALUES = "only data tells how large queries and keys are, and only the ranges of weights are asked for"
 
 
 def weight_schemes(prepared: PreparedModel) -> dict[str, QScheme]:
@@ -37,7 +38,7 @@ class Choice:
     """What is done with a region."""
 
     method: str = ""
-    """``"weights"`` or ``"smooth"``; empty: it is left as it is."""
+    """``"weights"``, ``"smooth"`` or, for queries and keys, ``"products"``; empty: it is left as it is."""
     reason: str = ""
     """Why it is left."""
 
@@ -46,6 +47,9 @@ def choice_for(region: Region, method: str, schemes: Mapping[str, QScheme], *, w
     """Choose what is done with a region."""
     if not region.channels:
         return Choice(reason=region.reason)
+    if region.products:
+        by_values = with_data and method != "weights"
+        return Choice("products") if by_values else Choice(reason=NO_VALUES)
     sources = [end.behind or end.path for end in region.sources if end.kind == "rows" or end.behind]
     quantized = [schemes[path] for path in (*sources, *(end.path for end in region.sinks)) if path in schemes]
     if not quantized:

@@ -40,7 +40,8 @@ def equalize(
     ``data`` keeps its scale, and no other channel comes to one.
 
     In a transformer, a norm that both layers and the stream read gets a second one, for the layers: what they read is
-    scaled, and the stream is as it was. The values that attention adds up are scaled, too.
+    scaled, and the stream is as it was. The values that attention adds up are scaled, too, and head by head queries are
+    divided by factors that the keys are multiplied by.
 
     Args:
         prepared: What :func:`prepare` gave. It is not changed. Observations that it has are not taken over.
@@ -50,6 +51,7 @@ def equalize(
         method: ``"weights"``: the ranges of the weights decide. ``"smooth"``: the ranges of the values, which share one
             scale, against those of the weights that read them; it needs ``data``. ``"auto"``: weights, where they have
             one scale for each tensor; values, where weights have one for each channel or a norm makes the values.
+            Queries and keys are scaled by their ranges on ``data``, but for ``"weights"``.
         num_batches: Stop after so many.
         iterations: Rounds over all layers, at most; factors that move by less than 1 % end it.
         headroom: How many times the largest value before a clamp that was seen must lie within the bound.

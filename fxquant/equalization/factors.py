@@ -69,8 +69,9 @@ class WeightRanges:
 
     def __init__(self, gm: GraphModule, regions: Sequence[Region]) -> None:
         self._regions = regions
-        columns = {end.path: (number, end) for number, region in enumerate(regions) for end in region.sinks}
-        rows = [(number, end) for number, region in enumerate(regions) for end in region.sources]
+        by_number = [(number, region) for number, region in enumerate(regions) if not region.products]
+        columns = {end.path: (number, end) for number, region in by_number for end in region.sinks}
+        rows = [(number, end) for number, region in by_number for end in region.sources]
         made = {end.behind or end.path for _, end in rows}
         self._matrices = [
             _matrix(gm, end.behind or end.path, (number, end), columns)

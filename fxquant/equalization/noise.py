@@ -16,7 +16,7 @@ from fxquant.graph.query import nodes_by_name
 from fxquant.measure.noise import with_error
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import FloatRun, all_values, function_of
-from fxquant.passes.scale_channels import factors_of
+from fxquant.passes.scale_channels import output_factors
 from fxquant.plan.region import Region
 from fxquant.quantizer.data import PreparedModel
 
@@ -92,9 +92,10 @@ class RegionNoise:
                 self._calls.setdefault(str(node.target), []).append(node.name)
         self._given: dict[str, Tensor] = {}
         for number, region in enumerate(others):
-            for end in region.sources:
-                ones = torch.ones(region.channels, dtype=torch.float64)
-                self._given[end.behind or end.path] = factors_of(end, factors.get(number, ones))
+            for end in (*region.sources, *(region.sinks if region.products else ())):
+                path, ones = end.behind or end.path, torch.ones(region.channels, dtype=torch.float64)
+                divided = 1 / output_factors(end, factors.get(number, ones))
+                self._given[path] = self._given.get(path, torch.ones(1)) * divided
         self._prepared = prepared.graph_module
         self._parts = {number: self._part(region) for number, region in regions.items()}
 
@@ -110,13 +111,9 @@ class RegionNoise:
         return {number: part.result() for number, part in self._parts.items()}
 
     def _part(self, region: Region) -> _Part:
-        sinks = [
-            _Sink(self._result_of(name), channel_axis(layer), self._given.get(end.path, torch.ones(1)))
-            for end in region.sinks
-            for layer in [self._prepared.get_submodule(end.path)]
-            for name in self._calls[end.path]
-        ]
-        sources = [end.behind or end.path for end in region.sources]
+        sinks = self._sinks(region)
+        ends = (*region.sources, *(region.sinks if region.products else ()))
+        sources = dict.fromkeys(end.behind or end.path for end in ends)
         begin = {node for path in sources for name in self._calls[path] for node in self._members_of(name)}
         ahead, behind = set(begin), {sink.node for sink in sinks}
         for node in self._simulated.graph.nodes:
@@ -126,6 +123,16 @@ class RegionNoise:
             if behind.intersection(node.users):
                 behind.add(node)
         return _Part([node for node in self._simulated.graph.nodes if node in ahead and node in behind], sinks)
+
+    def _sinks(self, region: Region) -> list[_Sink]:
+        if region.products:  # factors cancel in the sum
+            return [_Sink(self._result_of(name), -1, torch.ones(1)) for name in region.products]
+        return [
+            _Sink(self._result_of(name), channel_axis(layer), self._given.get(end.path, torch.ones(1)))
+            for end in region.sinks
+            for layer in [self._prepared.get_submodule(end.path)]
+            for name in self._calls[end.path]
+        ]
 
     def _result_of(self, name: str) -> Node:
         """Return the node of a simulation whose value is that of a layer's unit."""

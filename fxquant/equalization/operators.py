@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from fxquant.equalization.channels import Ids
 from fxquant.equalization.layers import LAYER_RULES
 from fxquant.equalization.tracker import Clamped, Part, Result, Rule, Spread, Tracked, Tracker, shape_of
 from fxquant.graph.affine import ChannelAffine
@@ -86,6 +87,8 @@ def _sum(tracker: Tracker, node: Node) -> Result:
 def _product(tracker: Tracker, node: Node) -> Result:
     """One operand of a product may be scaled; the other, a gate say, keeps its scale."""
     first, second = node.args[:2]
+    if not (isinstance(first, Node) and isinstance(second, Node)):
+        return tracker.spread_of(first if isinstance(first, Node) else second)
     a, b = tracker.of(first), tracker.of(second)
     if a is not None and b is not None:
         tracker.channels.fix(b.ids, f"{node.name} multiplies it by another value, which is scaled in its place")
@@ -97,6 +100,8 @@ def _quotient(tracker: Tracker, node: Node) -> Result:
     divisor = tracker.of(node.args[1])
     if node.kwargs.get("rounding_mode") is not None or node.args[1] == 0:
         return f"no factor passes through {node.name}"
+    if not isinstance(node.args[1], Node):
+        return tracker.spread_of(node.args[0])
     if divisor is not None:
         tracker.channels.fix(divisor.ids, f"{node.name} divides by it")
     return _with_channels(node, tracker.of(node.args[0]))
@@ -105,9 +110,12 @@ def _quotient(tracker: Tracker, node: Node) -> Result:
 def _matrix_product(tracker: Tracker, node: Node) -> Result:
     """The columns of the second factor are those of the product, as attention adds values up.
 
-    A sum over channels has no factor.
+    A sum over channels of both, as of queries with keys, undoes a factor of one by that of the other.
     """
     left, right = (tracker.spread_of(factor) for factor in node.args[:2])
+    if left is not None and right is not None and (pairs := _summed(left, right)) is not None:
+        tracker.sum(node, *pairs)
+        return None
     if left is not None:
         tracker.channels.fix(left.ids, f"{node.name} multiplies it by other values")
     if right is None:
@@ -118,6 +126,25 @@ def _matrix_product(tracker: Tracker, node: Node) -> Result:
     if any(-axis > len(shape) or shape[axis] != own[axis] for axis in right.axes):
         return f"{node.name} expands it along its channels"
     return right
+
+
+def _summed(left: Tracked | Spread, right: Tracked | Spread) -> tuple[Ids, Ids] | None:
+    """Return which channels of both operands a matrix product multiplies with each other, if it sums over channels.
+
+    Heads stand along other dimensions; where one operand has none there, its channels meet those of all heads.
+    """
+    heads = sorted({*left.axes[:-1], *right.axes[:-1]})
+    if (left.axes[-1], right.axes[-1]) != (-1, -2) or any(axis >= -2 for axis in heads):
+        return None
+    rows = []
+    for each in (left, right):
+        sizes = dict(zip(each.axes, each.sizes if isinstance(each, Spread) else (len(each.ids),), strict=True))
+        rows.append(torch.tensor(each.ids).view([*(sizes.get(axis, 1) for axis in heads), sizes[each.axes[-1]]]))
+    try:
+        queries, keys = torch.broadcast_tensors(*rows)
+    except RuntimeError:  # the example has other numbers of heads
+        return None
+    return tuple(queries.flatten().tolist()), tuple(keys.flatten().tolist())
 
 
 def _with_channels(node: Node, tracked: Tracked | None) -> Result:

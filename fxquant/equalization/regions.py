@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.equalization.channels import Ids, Sets
 from fxquant.equalization.operators import rule_of
+from fxquant.equalization.products import product_regions
 from fxquant.equalization.tracker import Clamped, LayerEnd, Spread, Tracked, Tracker
 from fxquant.graph.shapes import run_example
 from fxquant.plan.region import FIXED, Bound, End, Region
@@ -27,6 +28,8 @@ def find_regions(
     with_data: bool = False,
 ) -> tuple[Region, ...]:
     """Return the regions in the order of the graph, those of which no channel can be scaled with the reason.
+
+    Behind them stand those of products that sum over channels, of queries and keys.
 
     Args:
         gm: A prepared float graph. It is not changed.
@@ -61,6 +64,7 @@ class _Regions:
         ends = [end for end in tracker.ends.values() if not (end.kind == "rows" and end.path in tracker.folded)]
         self._sets = Sets(len(self._channels))
         self._ends = [end for end in ends if end.ids]
+        self._of_products = product_regions(tracker, self._ends)
         for end in self._ends:
             for channel in end.ids:
                 self._sets.join(self._root(end.ids), self._channels.factor_of(channel))
@@ -80,9 +84,8 @@ class _Regions:
         clamps: dict[int, list[Clamped]] = {}
         for clamp in self._tracker.clamps:
             clamps.setdefault(self._root(clamp.tracked.ids), []).append(clamp)
-        return tuple(
-            self._region(group, clamps.get(root, []), tuple(values.get(root, ()))) for root, group in ends.items()
-        )
+        found = [self._region(group, clamps.get(root, []), tuple(values.get(root, ()))) for root, group in ends.items()]
+        return (*found, *self._of_products)
 
     def _region(self, ends: list[LayerEnd], clamps: list[Clamped], values: tuple[str, ...]) -> Region:
         sources = [end for end in ends if end.kind != "columns"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.equalization.choices import choice_for, sink_schemes, weight_schemes
-from fxquant.equalization.clamps import limits_of, measure
-from fxquant.equalization.factors import WeightRanges, weight_factors
-from fxquant.equalization.layers import channel_axis
+from fxquant.equalization.choices import choice_for, weight_schemes
+from fxquant.equalization.factor_choice import FactorChoice
 from fxquant.equalization.noise import RegionNoise
 from fxquant.equalization.regions import find_regions
 from fxquant.equalization.scaled_copy import Batch, scaled_copy, simulation
-from fxquant.equalization.smoothing import Smoothing, sink_calls
 from fxquant.equalization.splitting import find_splits
 from fxquant.equalization.table import EqualizedRegion
 from fxquant.plan.region import Region, Split
@@ -78,15 +74,17 @@ class Search:
         # Choose a method for each region.
         prepared = self.prepared
         schemes, with_data = weight_schemes(prepared), self.data is not None
-        methods: dict[str, list[int]] = {"weights": [], "smooth": []}
+        methods: dict[str, list[int]] = {"weights": [], "smooth": [], "products": []}
         for number, region in enumerate(self.regions):
             choice = choice_for(region, self.options.method, schemes, with_data=with_data)
             self.outcomes[number] = choice.reason
             if choice.method:
                 methods[choice.method].append(number)
         # Find the factors, and keep those that lower the noise.
-        chosen = sorted((*methods["weights"], *methods["smooth"]))
-        found = self._found(methods["weights"], methods["smooth"])
+        chosen = sorted(number for numbers in methods.values() for number in numbers)
+        options = self.options
+        choosing = FactorChoice(prepared, self.regions, methods, options.iterations, options.headroom)
+        found = choosing.run(self._watched)
         self.factors = {n: factors for n, factors in found.items() if bool(((factors - 1).abs() > UNCHANGED).any())}
         for number in chosen:
             self.outcomes[number] = "used, not checked: no data" if number in self.factors else "all factors are 1"
@@ -111,31 +109,6 @@ class Search:
         return find_regions(
             prepared.graph_module, prepared.example_args, prepared.example_kwargs, with_data=self.data is not None
         )
-
-    def _found(self, by_weights: Sequence[int], by_values: Sequence[int]) -> dict[int, Tensor]:
-        """Return the factors of the regions that each method is for."""
-        gm = copy.deepcopy(self.prepared.graph_module)
-        some = [self.regions[number] for number in (*by_weights, *by_values)]
-        read = {
-            node.all_input_nodes[0].name: channel_axis(gm.get_submodule(str(node.target)))
-            for number in by_values
-            for node, _ in sink_calls(gm, self.regions[number])
-        }
-        extremes = measure(gm, some, self._watched(), read)  # data that does not fit fails here
-        headroom, ranges = self.options.headroom, WeightRanges(gm, self.regions)
-        limits = {number: limits_of(self.regions[number], extremes, headroom) for number in (*by_weights, *by_values)}
-        found = weight_factors(ranges, {number: limits[number] for number in by_weights}, self.options.iterations)
-        if not by_values:
-            return found
-        smoothing = Smoothing(
-            gm,
-            {number: self.regions[number] for number in by_values},
-            sink_schemes(self.prepared),
-            {number: ranges.of(number)[1] for number in by_values},
-            limits,
-            extremes,
-        )
-        return {**found, **smoothing.run(self._watched())}
 
     def _watched(self) -> Iterator[Mapping[str, Any]]:
         for bound in self.inputs:

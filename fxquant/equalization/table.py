@@ -41,8 +41,8 @@ class Equalization(PrintedTable[EqualizedRegion]):
     _HEAD: ClassVar[tuple[str, ...]] = ("sources", "sinks", "channels", "scaled", "largest", "noise", "outcome")
     _ALIGN: ClassVar[str] = "llrrrll"
     _LEGEND: ClassVar[str] = (
-        "sources make the values, sinks read them; largest: the largest factor of a channel, or its inverse; "
-        "noise of what the sinks give, over its signal"
+        "sources make the values, sinks read them, or make keys for queries; largest: the largest factor of a channel, "
+        "or its inverse; noise of what the sinks give, or of products of queries and keys, over its signal"
     )
 
     note: str = ""

@@ -68,6 +68,16 @@ class Clamped:
     high: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A matrix product that sums over channels of both operands, head by head: a factor of one undoes the other's."""
+
+    node: Node
+    left: Ids
+    right: Ids
+    """In the order of ``left``."""
+
+
 class Tracker:
     """Holds what is known of the channels of each value.
 
@@ -83,6 +93,7 @@ class Tracker:
         self.values: dict[Node, Part | tuple[Part, ...]] = {}
         self.ends: dict[tuple[str, str], LayerEnd] = {}
         self.clamps: list[Clamped] = []
+        self.sums: list[Summed] = []
         self.folded: set[str] = set()
         """Layers that only batch norms read, which scale in their place."""
         self._reasons: dict[Node, str] = {}
@@ -144,6 +155,11 @@ class Tracker:
         else:
             self.channels.join(tracked.ids, ids)
 
+    def sum(self, node: Node, left: Ids, right: Ids) -> None:
+        """Note that a matrix product sums over channels of both factors, ``right`` in the order of ``left``."""
+        self.sums.append(Summed(node, left, right))
+        self._reasons[node] = f"{node.name} sums over its channels"
+
     def reason(self, argument: Any) -> str:
         """Return why a value cannot be scaled."""
         if not isinstance(argument, Node):
@@ -156,10 +172,9 @@ class Tracker:
                 for tracked in _each(self.values.get(source)):
                     self.channels.fix(tracked.ids, result)
             self._reasons[node], result = result, None
-        elif result is None:
-            self._reasons[node] = next(
-                (self._reasons[source] for source in node.all_input_nodes if source in self._reasons), ""
-            )
+        elif result is None and node not in self._reasons:
+            known = (self._reasons[source] for source in node.all_input_nodes if source in self._reasons)
+            self._reasons[node] = next(known, "")
         self.values[node] = result
 
     def _refused(self, node: Node) -> str:

@@ -35,11 +35,10 @@ def scale_clamped_channels(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _scale(gm: GraphModule, ctx: PassContext, *, clamped: bool) -> None:
-    seen: set[tuple[int, str]] = set()
     with torch.no_grad():
         for region, factors in ctx.factors:
             if bool(region.bounds) == clamped:
-                _scale_region(gm, region, factors, seen)
+                _scale_region(gm, region, factors, set())
 
 
 def _scale_region(gm: GraphModule, region: Region, factors: Tensor, seen: set[tuple[int, str]]) -> None:
@@ -50,15 +49,23 @@ def _scale_region(gm: GraphModule, region: Region, factors: Tensor, seen: set[tu
         if end.kind == "columns":
             _multiply(layer.weight, along_inputs(own, layer, outputs_axis(layer)), "columns", seen)
             continue
-        shape = along_outputs(1 / own, layer, outputs_axis(layer)) if end.kind == "rows" else 1 / own
-        _multiply(layer.weight, shape, "rows", seen)
+        made = output_factors(end, factors)
+        shape = made if end.kind == "norm" else along_outputs(made, layer, outputs_axis(layer))
+        side = "rows" if end.kind == "norm" else end.kind
+        _multiply(layer.weight, shape, side, seen)
         if layer.bias is not None:
-            _multiply(layer.bias, 1 / own, "rows", seen)
+            _multiply(layer.bias, made, side, seen)
 
 
 def factors_of(end: End, factors: Tensor) -> Tensor:
     """Return the factor of each channel of a layer, float64 [C]; 1 where the channel keeps its scale."""
     return torch.cat((factors.double(), torch.ones(1, dtype=torch.float64)))[torch.tensor(end.factors)]
+
+
+def output_factors(end: End, factors: Tensor) -> Tensor:
+    """Return what the outputs of a layer are multiplied by, float64 [C]; 1 where the channel keeps its scale."""
+    own = factors_of(end, factors)
+    return own if end.kind == "partner" else 1 / own
 
 
 def outputs_axis(layer: nn.Module) -> int:

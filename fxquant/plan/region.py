@@ -15,9 +15,10 @@ class End:
 
     path: str
     """The qualified name of the layer."""
-    kind: Literal["rows", "columns", "norm"]
+    kind: Literal["rows", "columns", "norm", "partner"]
     """``rows``: the output channels of a weight, and the bias. ``columns``: the input channels of a weight. ``norm``:
-    weight and bias of a batch, layer, group or instance norm."""
+    weight and bias of a batch, layer, group or instance norm. ``partner``: output channels, too, that are multiplied by
+    the factors, since a product sums them with those that are divided."""
     factors: tuple[int, ...] = field(repr=False)
     """For each channel, the index of its factor in the region, or ``FIXED``."""
     behind: str = ""
@@ -69,6 +70,9 @@ class Region:
     """Names of the nodes whose values are divided by the factors."""
     reason: str = ""
     """Why no channel can be scaled; empty if some can. With factors, why the others cannot."""
+    products: tuple[str, ...] = ()
+    """Names of the matrix products that sum over the channels: of queries, which the sources make, with keys, which the
+    sinks make. Empty: the sinks read the channels."""
 
     @property
     def name(self) -> str:

@@ -166,7 +166,7 @@ TABLE: dict[str, tuple[Callable[[], nn.Module], list[tuple[str, str, str, str]]]
     ),
     "heads of attention": (
         lambda: Net(attention, a=nn.Linear(8, 12), b=nn.Linear(4, 2)),
-        [("a", "b", "4/12", "matmul multiplies it by other values")],
+        [("a", "b", "4/12", "matmul multiplies it by other values"), ("a", "a", "4/4", "")],
     ),
     "a sum over channels": (
         lambda: Net(lambda s, x: s.b(x @ s.a(x).mT), a=nn.Linear(8, 8), b=nn.Linear(8, 2)),
@@ -267,6 +267,47 @@ def test_transformers_of_both_kinds():
         assert ([end.path for end in mlp.sinks], mlp.channels) == (["linear2"], 16)
     norms = [region for region in regions(first, torch.randn(2, 3, 8)) if region.name == "norm2"]
     assert [(region.sinks[0].path, region.channels) for region in norms] == [("linear1", 8)]
+
+
+def heads(s: Any, x: Tensor, *, groups: int = 1) -> Tensor:
+    """Queries and keys in layers of their own, four channels a head; each key serves several heads."""
+    q, k = s.q(x).unflatten(-1, (-1, 4)).transpose(1, 2) * 0.5, s.k(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+    k = k.unsqueeze(2).expand(-1, -1, groups, -1, -1).flatten(1, 2) if groups > 1 else k
+    return s.out(torch.softmax(q @ k.transpose(-2, -1) / 2.0, -1).flatten(1))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_queries_and_keys_have_factors_that_cancel(groups):
+    model = Net(
+        lambda s, x: heads(s, x, groups=groups), q=nn.Linear(6, 8), k=nn.Linear(6, 8 // groups), out=nn.Linear(18, 2)
+    )
+    found = regions(model, torch.randn(2, 3, 6))
+    region = found[-1]
+    assert ([end.path for end in region.sources], [end.path for end in region.sinks]) == (["q"], ["k"])
+    assert (region.sources[0].kind, region.sinks[0].kind, region.products) == ("rows", "partner", ("matmul",))
+    assert region.channels == 8 // groups
+    assert region.sources[0].factors == tuple(range(8 // groups)) * groups
+    assert region.sinks[0].factors == tuple(range(8 // groups))
+    reasons = {row[0]: row[3] for row in rows(model, torch.randn(2, 3, 6))[:-1]}
+    assert reasons["q"] == "matmul multiplies it by other values"
+    assert reasons["k"] == "matmul sums over its channels"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s, q, k: s.out(q),  # something else reads the queries
+        lambda s, q, k: s.out(torch.sigmoid(k)),  # or a function of the keys
+        lambda s, q, k: q,  # or nobody but the caller
+    ],
+)
+def test_queries_that_something_else_reads_keep_their_scale(change):
+    def forward(s: Any, x: Tensor) -> Any:
+        q, k = s.q(x), s.k(x)
+        return q @ k.mT, change(s, q, k)
+
+    model = Net(forward, q=nn.Linear(6, 4), k=nn.Linear(6, 4), out=nn.Linear(4, 2))
+    assert not [region for region in regions(model, torch.randn(2, 3, 6)) if region.products]
 
 
 def test_indices_of_factors():
