@@ -130,6 +130,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "distributed/sharing.py",
         "calibration/batch_records.py",
         "calibration/recorders.py",
+        "calibration/summed_counts.py",
         "quantizer/calibrate_in_ranks.py",
         "quantizer/rank_files.py",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -15,6 +15,12 @@ from fxquant.kernels.fake_quantize.histogram import merge_histograms
 Fields = tuple[Tensor, ...]
 Histogram = tuple[Tensor, Tensor, Tensor]
 """int64 [rows, bins], float32 [rows] and float32 [rows], as ``fxquant::histogram`` has them."""
+
+
+def stacked(histograms: Iterable[Histogram]) -> Histogram:
+    """Return several histograms of equally many bins as one, with the rows of all of them."""
+    counts, low, high = (torch.cat(each) for each in zip(*histograms, strict=True))
+    return counts, low, high
 
 
 @dataclass(slots=True)

@@ -8,16 +8,17 @@ any order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fxquant.calibration.batch_records import BatchRecords
+from fxquant.calibration.batch_records import BatchRecords, Histogram, stacked
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.errors import InputError
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
+from fxquant.kernels.fake_quantize.histogram import merge_histograms
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.observers.fixed import FixedQParamsObserver, NoopObserver, PlaceholderObserver
@@ -183,20 +184,25 @@ def _merge_range(observer: RangeObserver, low: Tensor, high: Tensor, nonfinite: 
     observer.nonfinite_count += nonfinite.to(observer.nonfinite_count.device)
 
 
-def add_counts(observer: HistogramObserver, counts: Tensor, low: Tensor, high: Tensor, shape: tuple[int, ...]) -> None:
-    """Add the counts of a stretch of batches to those of an observer.
+def add_counts(given: Sequence[tuple[HistogramObserver, Histogram, tuple[int, ...]]]) -> None:
+    """Add the counts of a stretch of batches to those of observers.
+
+    Histograms of equally many bins are moved into their new bins all at once: one after the other they took a third of
+    a second for sixteen batches of ResNet-18, in each rank.
 
     Args:
-        observer: Of which they are.
-        counts: int64 [rows, bins].
-        low: float32 [rows], the smallest values.
-        high: float32 [rows], the largest ones.
-        shape: That of ``observer.min_val`` for so many rows.
+        given: Observers, each once, with counts to add and the shape of ``min_val`` for so many rows.
     """
-    other = copy.copy(observer)
-    device = observer.min_val.device
-    other._buffers = dict(observer._buffers)
-    other.counts = counts.reshape(*shape, observer.bins).to(device)
-    other.min_val, other.max_val = low.reshape(shape).to(device), high.reshape(shape).to(device)
-    other.nonfinite_count = observer.nonfinite_count.new_zeros(())
-    observer.absorb(other)
+    alike: dict[object, list[tuple[HistogramObserver, Histogram]]] = {}
+    for observer, counted, shape in given:
+        device = observer.min_val.device
+        observer.start(shape, counted[1])
+        moved = tuple(each.to(device) for each in counted)
+        alike.setdefault((observer.bins, device), []).append((observer, (moved[0], moved[1], moved[2])))
+    for group in alike.values():
+        before = stacked(rows_of(observer) for observer, _ in group)
+        after = merge_histograms(*before, *stacked(counted for _, counted in group))
+        rows = [len(counted[1]) for _, counted in group]
+        for (observer, _), *parts in zip(group, *(each.split(rows) for each in after), strict=True):
+            for buffer, values in zip((observer.counts, observer.min_val, observer.max_val), parts, strict=True):
+                buffer.copy_(values.view(buffer.shape))

@@ -17,6 +17,7 @@ from fxquant.calibration.batch_records import BatchRecords
 from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
 from fxquant.calibration.observers import observers_by_node
 from fxquant.calibration.recorders import ChannelRecorder, add_counts, recorder_of, replayed
+from fxquant.calibration.summed_counts import summed_counts
 from fxquant.distributed.facts import data_facts
 from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
@@ -221,56 +222,15 @@ def gathered(records: BatchRecords, prepared: PreparedModel, ranks: Ranks, total
     if not any(json.loads(each) for each in held):
         got, expected = f"{total} batches of zero samples", "at least one batch with a sample in it"
         raise CalibrationError("the calibration data holds no values", got=got, expected=expected)
+
+    def bins_of(name: str) -> int:
+        return int(observer_in(prepared.observers[name]).bins)
+
     everything = BatchRecords()
     for content in ranks.gather_bytes(what, records.packed(histograms=False)):
         everything.merge(BatchRecords.unpacked(content))
-    everything.histograms = _summed(records, prepared, ranks, what)
+    everything.histograms = summed_counts(records.histograms, bins_of, ranks, what)
     return everything
-
-
-def _summed(
-    records: BatchRecords, prepared: PreparedModel, ranks: Ranks, what: str
-) -> dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]]:
-    """Add up the counts of all ranks: first they agree on the ranges, then each brings its counts into these bins."""
-    # Agree on which observers counted, and on how many channels.
-    own = {f"{stretch} {name}": len(counted[1]) for (stretch, name), counted in records.histograms.items()}
-    sizes: dict[tuple[int, str], int] = {}
-    for text in ranks.gather_text(f"histograms: {what}", json.dumps(own)):
-        for key, rows in json.loads(text).items():
-            stretch, name = key.split(" ", 1)
-            if sizes.setdefault((int(stretch), name), rows) != rows:
-                raise InputError(
-                    "the number of channels differs between ranks",
-                    at=name,
-                    got=rows,
-                    expected=sizes[int(stretch), name],
-                )
-    if not sizes:
-        return {}
-    # Agree on the range of each, and count in bins of it.
-    keys = sorted(sizes)
-    unseen = [torch.full((sizes[key],), torch.inf) for key in keys]
-    lows = [records.histograms[key][1] if key in records.histograms else unseen[i] for i, key in enumerate(keys)]
-    highs = [-records.histograms[key][2] if key in records.histograms else unseen[i] for i, key in enumerate(keys)]
-    ends = ranks.reduce(f"ranges: {what}", torch.cat([*lows, *highs]), smallest=True)
-    low, high = (each.split([sizes[key] for key in keys]) for each in ends.chunk(2))
-    found = {}
-    for place, key in enumerate(keys):
-        common = BatchRecords()
-        bins = observer_in(prepared.observers[key[1]]).bins
-        empty = torch.zeros(sizes[key], bins, dtype=torch.int64)
-        common.count(*key, (empty, low[place], -high[place]))
-        if key in records.histograms:
-            common.count(*key, records.histograms[key])
-        found[key] = common.histograms[key]
-    # One message for each stretch, whatever the number of observers.
-    for stretch in sorted({each for each, _ in keys}):
-        parts = [key for key in keys if key[0] == stretch]
-        flat = torch.cat([found[key][0].flatten() for key in parts])
-        counts = ranks.reduce(f"counts: {what}", flat).split([found[key][0].numel() for key in parts])
-        for key, each in zip(parts, counts, strict=True):
-            found[key] = (each.view_as(found[key][0]), *found[key][1:])
-    return found
 
 
 def _replay(prepared: PreparedModel, records: BatchRecords, total: int) -> None:
@@ -294,10 +254,11 @@ def _replay(prepared: PreparedModel, records: BatchRecords, total: int) -> None:
 
 
 def _take_counts(prepared: PreparedModel, records: BatchRecords, stretch: int) -> None:
+    given = []
     for name, made in prepared.observers._modules.items():
         counted = records.histograms.get((stretch, name))
         if counted is not None:
             observer: Any = observer_in(made)
             shapes = (fields[1] for fields in records.values[name].values() if int(fields[1].prod()))
-            shape = tuple(next(shapes).tolist())
-            add_counts(observer, *counted, shape)
+            given.append((observer, counted, tuple(next(shapes).tolist())))
+    add_counts(given)

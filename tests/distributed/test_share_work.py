@@ -21,11 +21,13 @@ from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fxquant as fxq
+from fxquant.calibration import summed_counts
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
-from fxquant.calibration.recorders import ChannelRecorder, recorder_of, replayed
+from fxquant.calibration.recorders import ChannelRecorder, add_counts, recorder_of, replayed, rows_of
 from fxquant.distributed.facts import without_addresses
 from fxquant.distributed.processes import Process
+from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
 from fxquant.errors import CalibrationError, InputError
 from fxquant.training.trained import quantizer_of
@@ -206,6 +208,34 @@ def test_a_record_that_is_replayed_gives_the_bits_of_the_observer(name):
         counts, low, high = records.histograms[0, "x"]
         assert torch.equal(counts, live.counts)
         assert torch.equal(torch.stack([low, high]), torch.stack([live.min_val, live.max_val]))
+
+
+@pytest.mark.parametrize("message", [1, 1 << 26])
+def test_counts_of_many_observers_are_added_at_once(monkeypatch, message):
+    """Of several numbers of bins, of channels, and of one that has seen nothing before."""
+    monkeypatch.setattr(summed_counts, "MESSAGE", message)
+    kinds: dict[str, Any] = {
+        **{f"{bins} {place}": {"bins": bins} for bins in (64, 2048) for place in range(2)},
+        "channels": {"bins": 64, "ch_axis": 1},
+    }
+    live, added = ({name: fxq.HistogramObserver(**kind) for name, kind in kinds.items()} for _ in range(2))
+    own: dict[tuple[int, str], Any] = {}
+    for stretch, batch in enumerate(stories.images(4)):
+        for place, (name, kind) in enumerate(kinds.items()):
+            if (stretch, name) == (0, "64 1"):
+                continue
+            x = batch * (1 + place)
+            live[name](x)
+            alone = fxq.HistogramObserver(**kind)
+            alone(x)
+            own[stretch, name] = rows_of(alone)
+    bins = {name: kind["bins"] for name, kind in kinds.items()}
+    total = summed_counts.summed_counts(own, bins.__getitem__, Ranks(None, 1.0, None), "test")
+    for stretch in range(4):
+        counted = [(name, total[stretch, name]) for name in kinds if (stretch, name) in total]
+        add_counts([(added[name], each, (3,) if name == "channels" else ()) for name, each in counted])
+    for name, observer in live.items():
+        assert differences(rows_of(observer), rows_of(added[name]), name) == []
 
 
 def test_extremes_of_channels_do_not_depend_on_who_looked():
