@@ -111,8 +111,8 @@ def calibrate(
 
     Returns:
         ``prepared``, whose ``calibration_report()`` shows what was found; what looks wrong is
-        warned of, once. An interrupt keeps what was observed until then (inside of :func:`share_work` only what its
-        ``checkpoint`` holds).
+        warned of, once. An interrupt keeps what was observed until then (inside of :func:`share_work` its
+        ``checkpoint`` keeps it, and without one each rank what it observed itself).
 
     Raises:
         InputError: a batch of the wrong kind; the message shows what came and what was expected.

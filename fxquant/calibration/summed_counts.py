@@ -50,8 +50,8 @@ def summed_counts(
             rows = [sizes[key] for key in alike]
             empty = torch.zeros(sum(rows), bins, dtype=torch.int64)
             here = stacked(own.get(key) or _unseen(sizes[key], bins) for key in alike)
-            ends = (torch.cat([each[key] for key in alike]) for each in (low, high))
-            moved = zip(*(each.split(rows) for each in merge_histograms(empty, *ends, *here)), strict=True)
+            lows, highs = (torch.cat([each[key] for key in alike]) for each in (low, high))
+            moved = zip(*(each.split(rows) for each in merge_histograms(empty, lows, highs, *here)), strict=True)
             parts.update(zip(alike, moved, strict=True))
         total = ranks.reduce(f"counts: {what}", torch.cat([parts[key][0].flatten() for key in some]))
         for key, counts in zip(some, total.split([parts[key][0].numel() for key in some]), strict=True):

@@ -46,6 +46,9 @@ def calibrate_in_ranks(
     Each rank keeps what its batches show, by the number of the batch. At the end all ranks have the records of all, and
     replay them to their observers in the order of the batches. Counts of histograms are added up before.
 
+    Of an interrupt the files keep what was observed; without a folder for them, the observers of each rank keep what
+    its own batches have shown.
+
     Raises:
         InputError: something that has no such record: ``until_stable``, a handler, an observer or an ``observe`` of the
             user's, a model that writes to its buffers or that has branches; or the data ends before the batches that an
@@ -79,8 +82,10 @@ def calibrate_in_ranks(
             args, kwargs = inputs_of(item, example, what, prepared.graph_module)
             with error_context(what):
                 run.add(index, args, kwargs)
-    except BaseException:
+    except BaseException as error:
         files.write(run.records)
+        if isinstance(error, KeyboardInterrupt) and ranks.checkpoint is None and run.records.batches:
+            _replay(prepared, run.records, 1 + max(run.records.batches))  # those of other ranks count as empty
         raise
     files.write(run.records)
     # All records come together, and are shown to the observers.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,25 @@ from fxquant.errors import InputError
 from fxquant.measure.runner import run_nodes
 from fxquant.plan.spec import is_number
 from fxquant.training.block_parts import BlockParts, Masks, mixed
-from fxquant.training.block_values import BlockValues
+from fxquant.training.block_values import BlockValues, Drawn
 from fxquant.training.blocks import Block
-from fxquant.training.rounding_steps import Learning, begin_softly, error_unit, finish_hard, take_steps
+from fxquant.training.rounding_steps import (
+    Learning,
+    begin_softly,
+    check_parts,
+    error_unit,
+    finish_hard,
+    settings_text,
+    take_steps,
+)
 
 LAST_PART = 0.2
 """Part of the steps, at the end, in which weights are rounded hard, and scales and biases alone are learned."""
 DROP = 0.5
 """Probability of QDrop, arXiv:2203.05740, section 4."""
+
+_Part = tuple[Masks | None, dict[Node, Callable[..., Any]]]
+"""What draws the values that are not rounded in a part of a step, and what is called in the place of nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +52,8 @@ class BlockLearning:
     learning_rate: float | None = None
     step_rate: float | None = None
     bias_rate: float = 0.003
+    parts: int = 1
+    """Each step adds up the gradients of so many parts of its items: ranks that share work compute one each."""
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch"):
@@ -52,6 +66,7 @@ class BlockLearning:
                 continue
             if not is_number(value) or not 0 <= value < math.inf:
                 raise InputError(f"{name} is out of range", got=repr(value), expected="a number from 0 on")
+        check_parts(self.parts, self.batch, "batch")
         if self.drop != "auto" and (not is_number(self.drop) or not 0 <= float(self.drop) < 1):
             raise InputError("drop is no probability", got=repr(self.drop), expected='"auto", or a number in [0, 1)')
         if self.steps != "auto" and not isinstance(self.steps, bool):
@@ -74,7 +89,7 @@ class BlockLearning:
         return roundings, scales, self.bias_rate
 
     def __str__(self) -> str:
-        return ", ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self))
+        return settings_text(self)
 
 
 def learn_block(
@@ -137,13 +152,13 @@ class _Steps:
                 progress()
             return
         optimizer, schedule = found
-        masks = Masks(self.drop, self.generator) if self.drop > 0 else None
-        called = self.parts.learned(masks)
+        parts = [self._part(index) for index in range(self.learning.parts)]
 
-        def error() -> Tensor:
+        def draw() -> list[Callable[[], Tensor]]:
             drawn = self.values.draw(self.learning.batch, self.generator)
-            read = mixed(drawn.quantized, drawn.exact, masks)
-            return self.unit * _error(run_nodes(self.block.nodes, read, called), drawn.target, self.values.unit)
+            pieces = drawn.pieces(self.learning.parts) if self.values.by_items else [drawn]
+            shares = [piece.target.numel() / drawn.target.numel() for piece in pieces]
+            return [partial(self._error, *each) for each in zip(pieces, parts, shares, strict=False)]
 
         def after_step() -> None:
             schedule.step()
@@ -151,7 +166,21 @@ class _Steps:
                 scale.hold()
 
         roundings = [layer.rounding for layer in self.parts.layers.values()] if annealed else []
-        take_steps(count, optimizer, error, roundings, Learning(iterations=max(count, 1)), progress, after_step)
+        take_steps(count, optimizer, draw, roundings, Learning(iterations=max(count, 1)), progress, after_step)
+
+    def _part(self, index: int) -> _Part:
+        # Each part of a step draws for itself what is not rounded, so that a rank need not draw for the others.
+        generator = self.generator
+        if self.learning.parts > 1:
+            generator = Generator().manual_seed(self.generator.initial_seed() + 1 + index)
+        masks = Masks(self.drop, generator) if self.drop > 0 else None
+        return masks, self.parts.learned(masks)
+
+    def _error(self, drawn: Drawn, part: _Part, share: float) -> Tensor:
+        masks, called = part
+        read = mixed(drawn.quantized, drawn.exact, masks)
+        error = _error(run_nodes(self.block.nodes, read, called), drawn.target, self.values.unit)
+        return self.unit * share * error
 
 
 def center(block: Block, parts: BlockParts, values: BlockValues, items: int) -> None:

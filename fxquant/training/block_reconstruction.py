@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.errors import PlanError, listing
 from fxquant.fake_quantize.adaround import set_learned_bias
 from fxquant.quantizer.checks import check_seed, not_prepared
@@ -33,6 +34,7 @@ def reconstruct(
     learning_rate: float | None = None,
     step_rate: float | None = None,
     bias_rate: float = 0.003,
+    parts: int = 1,
     num_batches: int | None = None,
     memory: int = 1 << 30,
     seed: int = 0,
@@ -61,6 +63,8 @@ def reconstruct(
         learning_rate: Of roundings. None: 14 / iterations, but 0.03 at least and 0.3 at most.
         step_rate: Of the logarithms of scales; it falls along a cosine. None: 1.5 / iterations, between 0.001 and 0.02.
         bias_rate: Of biases, in standard deviations of what their layer gives; it falls likewise.
+        parts: Each step adds up the gradients of so many parts of its items. Inside of :func:`share_work` each part is
+            computed in one rank; one process with as many parts gives the same bits.
         num_batches: Stop after so many.
         memory: Bytes that stored activations may take; what is more goes to temporary files.
         seed: Of what is drawn. The global random state is not touched.
@@ -78,6 +82,7 @@ def reconstruct(
         CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch, or empty ones alone.
         PlanError: there is nothing to learn.
         UnknownNameError: no weight lies below a module of that name.
+        RankError: inside of :func:`share_work`, another rank does not go on.
 
     Source:
         Li et al., "BRECQ", arXiv:2102.05426, algorithm 1, without weights of errors; Wei et al., "QDrop",
@@ -105,6 +110,7 @@ def reconstruct(
         learning_rate=learning_rate,
         step_rate=step_rate,
         bias_rate=bias_rate,
+        parts=parts,
     )
     # Simulate the model as it would be converted, and find what can be learned of each block.
     learned = copy.deepcopy(prepared)
@@ -118,10 +124,13 @@ def reconstruct(
             hint="it needs linear layers or convolutions with symmetric weights, or activations, of fewer than 8 bits",
         )
     inputs = bound_batches(prepared, data, num_batches)
-    folder = None
-    if checkpoint is not None:
+
+    def identity() -> dict[str, str]:
         choices = f"reconstruct, {learning}, blocks={blocks}, seed={seed}"
-        folder = Checkpoint(checkpoint, run_identity(choices, learned.graph_module, found.plan, found.layers, inputs))
+        return run_identity(choices, learned.graph_module, found.plan, found.layers, inputs)
+
+    compare_in_ranks("reconstruct", identity)
+    folder = None if checkpoint is None else Checkpoint(checkpoint, identity())
     # Learn one block after the other.
     simulated.requires_grad_(False)
     with Memory(memory) as stored:

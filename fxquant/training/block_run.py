@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
+from fxquant.distributed.sharing import active_ranks
 from fxquant.errors import CalibrationError
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.measure.runner import FloatRun
@@ -119,7 +120,9 @@ class BlockRun:
         runs = TwoRuns(self.simulated, exact, quantized, len(self.inputs), self.memory)
         rows = []
         total = len(self.blocks) * self.iterations
-        with tqdm(total=total, desc=self.title, unit="step", disable=not progress) as bar:
+        ranks = active_ranks()
+        hidden = not progress or (ranks is not None and ranks.rank > 0)
+        with tqdm(total=total, desc=self.title, unit="step", disable=hidden) as bar:
             for index, each in enumerate(self.blocks):
                 bar.set_postfix_str(f"{each.name}, {index + 1} of {len(self.blocks)}")
                 places = range(place[each.nodes[0]], place[each.nodes[-1]] + 1)

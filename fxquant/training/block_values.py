@@ -34,6 +34,20 @@ class Drawn:
     target: Tensor
     """What the float model gives behind the block."""
 
+    def pieces(self, count: int) -> list[Drawn]:
+        """Return the items in so many pieces, each as they follow one another; fewer where there are fewer items."""
+        if count == 1:
+            return [self]
+        found = []
+        for places in torch.arange(len(self.target)).chunk(count):
+            part = slice(int(places[0]), int(places[-1]) + 1)
+            quantized, exact = (
+                {node: value if node.op == "get_attr" else value[part] for node, value in values.items()}
+                for values in (self.quantized, self.exact)
+            )
+            found.append(Drawn(quantized, exact, self.target[part]))
+        return found
+
 
 class BlockValues:
     """The values of one block, over all data.
@@ -60,7 +74,7 @@ class BlockValues:
         largest = max((float(each.abs().amax().nan_to_num()) for each in targets if each.numel()), default=1.0)
         self.unit = 2.0 ** (math.frexp(largest)[1] - 1)
         """The power of two below the largest target: squares of errors that are counted in it fit float32."""
-        self._by_items, self._end = by_items, block.end
+        self.by_items, self._end = by_items, block.end
         self._batches = [
             Drawn(q, e, target) for q, e, target in zip(quantized, exact, targets, strict=True) if target.numel()
         ]
@@ -79,7 +93,7 @@ class BlockValues:
 
     def draw(self, items: int, generator: Generator) -> Drawn:
         """Return about so many items, chosen at random."""
-        if not self._by_items:
+        if not self.by_items:
             return self._batches[int(torch.randint(len(self._batches), (1,), generator=generator))]
         if items >= self.items:
             return self._at(torch.arange(self.items))
@@ -87,7 +101,7 @@ class BlockValues:
 
     def all(self, items: int) -> Iterator[Drawn]:
         """Yield everything, about so many items at a time."""
-        if not self._by_items:
+        if not self.by_items:
             yield from self._batches
             return
         for places in torch.arange(self.items).split(items):

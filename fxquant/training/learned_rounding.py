@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.errors import PlanError, UnknownNameError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import check_seed, not_prepared
@@ -34,6 +35,7 @@ def adaround(
     regularization: float = 0.01,
     beta: tuple[float, float] = (20.0, 2.0),
     warmup: float = 0.2,
+    parts: int = 1,
     activations: bool = True,
     grids: RoundingSizes = "mse",
     memory: int = 1 << 30,
@@ -59,6 +61,8 @@ def adaround(
             parts of that of rounding to nearest.
         beta: First and last exponent of that term, eq. 24; it falls along a cosine.
         warmup: Part of the steps without that term.
+        parts: Each step adds up the gradients of so many parts of its rows. Inside of :func:`share_work` each part is
+            computed in one rank; one process with as many parts gives the same bits.
         activations: Units read quantized activations, as they will; False: those of a model with rounded weights alone.
         grids: ``"mse"``: weights get the step sizes of least squared error; ``"observed"``: those of their observers.
         memory: Bytes that stored activations may take; what is more goes to temporary files.
@@ -75,6 +79,7 @@ def adaround(
         InputError: an argument or a batch is of the wrong kind, or the checkpoint is of another run.
         CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch, or empty ones alone.
         PlanError: there is no weight to learn.
+        RankError: inside of :func:`share_work`, another rank does not go on.
 
     Source:
         Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", arXiv:2004.10568, eq. 21-25.
@@ -101,6 +106,7 @@ def adaround(
         regularization=regularization,
         beta=beta,
         warmup=warmup,
+        parts=parts,
     )
     # Find the layers to learn.
     learned = copy.deepcopy(prepared)
@@ -117,10 +123,13 @@ def adaround(
         )
     # Learn, or go on where a checkpoint stands.
     inputs = bound_batches(prepared, data, num_batches)
-    found = None
-    if checkpoint is not None:
+
+    def identity() -> dict[str, str]:
         choices = f"{learning}, activations={activations}, grids={grids}, seed={seed}"
-        found = Checkpoint(checkpoint, run_identity(choices, learned.graph_module, plan, layers, inputs))
+        return run_identity(choices, learned.graph_module, plan, layers, inputs)
+
+    compare_in_ranks("adaround", identity)
+    found = None if checkpoint is None else Checkpoint(checkpoint, identity())
     with Memory(memory) as stored:
         run = unit_run(simulated, plan, layers, inputs, learning, activations, seed, stored, found)
         losses = run.run(progress)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from fxquant.distributed.shared_sums import shared_sum
 from fxquant.errors import InputError
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
+from fxquant.training.flat_gradients import flat_gradients, flat_like, set_gradients
 
 ERROR_PER_WEIGHT = 5e-5
 """What rounding to nearest costs a unit, for each of its weights, in the unit in which its error is counted.
@@ -40,6 +43,8 @@ class Learning:
     """First and last exponent of the regulariser, which pulls harder the lower it is: eq. 24."""
     warmup: float = 0.2
     """Part of the steps before the regulariser pulls at all."""
+    parts: int = 1
+    """Each step adds up the gradients of so many parts of its rows: ranks that share work compute one each."""
 
     def __post_init__(self) -> None:
         bounds = {"iterations": 1, "rows": 1, "learning_rate": 0, "regularization": 0, "warmup": 0}
@@ -51,6 +56,7 @@ class Learning:
                 raise InputError(f"{name} is out of range", got=repr(value), expected=f"{kind} from {least} on")
         if self.warmup > 1:
             raise InputError("warmup is out of range", got=self.warmup, expected="a part of the steps, 0 to 1")
+        check_parts(self.parts, self.rows, "rows")
         if not _falls(self.beta):
             raise InputError("beta does not fall", got=repr(self.beta), expected="(first, last), first >= last > 0")
 
@@ -64,7 +70,13 @@ class Learning:
         return last + (first - last) * (1 + math.cos(math.pi * part)) / 2
 
     def __str__(self) -> str:
-        return ", ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self))
+        return settings_text(self)
+
+
+def settings_text(settings: Any) -> str:
+    """Return the settings of a run, which tell whether a checkpoint is of the same one; earlier ones name no parts."""
+    shown = [each.name for each in fields(settings) if each.name != "parts" or settings.parts > 1]
+    return ", ".join(f"{name}={getattr(settings, name)}" for name in shown)
 
 
 def _falls(beta: object) -> bool:
@@ -102,7 +114,7 @@ def finish_hard(roundings: Sequence[AdaRoundFakeQuantize]) -> None:
 def take_steps(
     count: int,
     optimizer: torch.optim.Optimizer,
-    error: Callable[[], Tensor],
+    draw: Callable[[], Sequence[Callable[[], Tensor]]],
     roundings: Sequence[AdaRoundFakeQuantize],
     annealing: Learning,
     progress: Callable[[], object],
@@ -113,7 +125,8 @@ def take_steps(
     Args:
         count: Of the steps.
         optimizer: Holds what is learned.
-        error: Draws, and returns the error in the unit of ``error_unit``.
+        draw: Draws, and returns what computes the error in the unit of ``error_unit``: in one part, or in several that
+            are added up, and that ranks share.
         roundings: Those that are decided by the last step; none: the error alone counts.
         annealing: Says how hard the regularizer pulls at each step.
         progress: Called at the end of each step.
@@ -122,14 +135,42 @@ def take_steps(
     Source:
         Nagel et al., arXiv:2004.10568, eq. 21-25.
     """
+    learned = [each for group in optimizer.param_groups for each in group["params"]]
     for step in range(count):
         optimizer.zero_grad()
-        loss = error()
+        parts = draw()
         exponent = annealing.exponent(step) if roundings else None
-        if exponent is not None:
+
+        def loss(index: int, parts: Any = parts, exponent: float | None = exponent) -> Tensor:
+            error = parts[index]()
+            if exponent is None or index:  # the regularizer is in the first part
+                return error
             undecided = [(1 - (2 * each.rounding() - 1).abs().pow(exponent)).sum() for each in roundings]
-            loss = loss + annealing.regularization * torch.stack(undecided).sum()
-        loss.backward()
+            return error + annealing.regularization * torch.stack(undecided).sum()
+
+        if len(parts) == 1:
+            loss(0).backward()
+        else:
+            set_gradients(learned, _shared_gradients(learned, len(parts), loss))
         optimizer.step()
         after_step()
         progress()
+
+
+def _shared_gradients(learned: Sequence[Tensor], count: int, loss: Callable[[int], Tensor]) -> Tensor:
+    """Return the sum of the gradients of so many losses, each computed in one of the ranks that share work."""
+
+    def gradients(index: int) -> Tensor:
+        return flat_gradients(learned, torch.autograd.grad(loss(index), learned, allow_unused=True))
+
+    return shared_sum("a step of learned rounding", count, gradients, flat_like(learned))
+
+
+def check_parts(parts: object, most: int, name: str) -> None:
+    """Refuse a number of parts that a step cannot have.
+
+    Raises:
+        InputError: it is no whole number, or more than there are items.
+    """
+    if not isinstance(parts, int) or isinstance(parts, bool) or not 1 <= parts <= most:
+        raise InputError("parts is out of range", got=repr(parts), expected=f"a whole number, 1 to {name}={most}")

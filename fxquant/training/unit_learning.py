@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,10 +53,14 @@ def learn(
     begin_softly([rounding], generator)
     optimizer = torch.optim.Adam([rounding.V], lr=learning.learning_rate)
 
-    def error() -> Tensor:
-        return unit * samples.loss(rounding(weight), samples.draw(learning.rows, generator))
+    def error(drawn: Any, share: float) -> Tensor:
+        return unit * share * samples.loss(rounding(weight), drawn)
 
-    take_steps(learning.iterations, optimizer, error, [rounding], learning, progress)
+    def draw() -> list[Callable[[], Tensor]]:
+        pieces = samples.pieces(samples.draw(learning.rows, generator), learning.parts)
+        return [partial(error, *piece) for piece in pieces]
+
+    take_steps(learning.iterations, optimizer, draw, [rounding], learning, progress)
     finish_hard([rounding])
     turn_single_values(rounding, weight, samples, samples.draw(ROWS_FOR_TURNS * learning.rows, generator), axis)
     after = samples.mean_loss(rounding(weight))

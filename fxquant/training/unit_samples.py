@@ -101,6 +101,11 @@ class Samples(ABC):
         It is summed over channels, and averaged over all else.
         """
 
+    def pieces(self, drawn: Any, count: int) -> list[tuple[Any, float]]:
+        """Return what was drawn in so many pieces, each with its share; in one where it cannot be cut."""
+        del count
+        return [(drawn, 1.0)]
+
     @abstractmethod
     def all(self) -> Iterator[tuple[Any, int]]:
         """Yield everything, a part at a time, each with the number of its outputs."""
@@ -184,6 +189,13 @@ class RowSamples(Samples):
         values = {self._nodes.input: drawn.inputs, **drawn.added}
         y = self._nodes.run(values, lambda *_, **__: self._product(drawn.inputs, weight))
         return ((y - drawn.target) / self.unit).square().sum(1).mean()
+
+    def pieces(self, drawn: Rows, count: int) -> list[tuple[Rows, float]]:
+        if count == 1:
+            return [(drawn, 1.0)]
+        parts = torch.arange(len(drawn.target)).chunk(count)
+        slices = [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+        return [(drawn.at(each), len(part) / len(drawn.target)) for each, part in zip(slices, parts, strict=True)]
 
     def all(self) -> Iterator[tuple[Rows, int]]:
         for part in torch.arange(len(self._rows.target)).split(ROWS_AT_ONCE):

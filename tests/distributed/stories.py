@@ -175,6 +175,20 @@ def searches(rank: int) -> dict[str, Any]:
     return {**found, "drop": str(table)}
 
 
+def reconstructions(rank: int) -> dict[str, Any]:
+    """Steps of two and of three parts; of three, one rank computes two. What is not rounded in a step is drawn."""
+    batches = [each.nan_to_num() for each in images(3)]
+    start = fxq.prepare(network(), batches[0], fxq.low_bit_qconfig(3, 4, ends=None))
+    fxq.calibrate(start, batches, progress=False)
+    found = {}
+    for parts in (2, 3):
+        made = fxq.reconstruct(start, batches, iterations=6, batch=7, parts=parts, progress=False)
+        found[parts] = [{key: value.clone() for key, value in made.state_dict().items()}, str(made.reconstruction)]
+        made = fxq.adaround(start, batches, iterations=6, rows=50, parts=parts, progress=False)
+        found[-parts] = [{key: value.clone() for key, value in made.state_dict().items()}, str(made.reconstruction)]
+    return found
+
+
 def qat_of(name: str) -> nn.Module:
     """Prepare a model, and measure with both processes. Observers are off: each batch would move those of its rank."""
     torch.manual_seed(0)
@@ -250,7 +264,7 @@ def training(rank: int) -> dict[str, Any]:
     return found
 
 
-SHARED = ("observers", "sensitivities", "comparisons", "searches")
+SHARED = ("observers", "sensitivities", "comparisons", "searches", "reconstructions")
 """Stories that give the same in one process."""
 
 

@@ -30,6 +30,7 @@ from fxquant.distributed.processes import Process
 from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
 from fxquant.errors import CalibrationError, InputError
+from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 from fxquant.training.trained import quantizer_of
 
 PATIENCE = 300
@@ -367,6 +368,25 @@ def test_a_run_on_fewer_batches_takes_no_record_of_later_ones(tmp_path, widening
     reads = Reads(widening)
     assert differences(wanted[27], in_one_process(copies, reads)) == []
     assert set(reads.read) == {0}  # it is compared
+
+
+def test_an_interrupt_keeps_what_was_observed(tmp_path):
+    """In the observers, but where a folder keeps it: there the next call begins with the model as it was."""
+
+    def stopped() -> Iterator[Tensor]:
+        yield from stories.images(3)
+        raise KeyboardInterrupt
+
+    kept, untouched = stories.prepared("histogram"), stories.prepared("histogram")
+    before = {key: value.clone() for key, value in untouched.state_dict().items()}
+    for made, folder in ((kept, None), (untouched, tmp_path)):
+        ranks = Ranks(None, 1.0, folder)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate_in_ranks(made, stopped(), ranks, num_batches=None, progress=False, until_stable=False)
+    wanted = fxq.calibrate(stories.prepared("histogram"), stories.images(3), progress=False)
+    assert differences(wanted.state_dict(), kept.state_dict()) == []
+    assert differences(before, untouched.state_dict()) == []
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_data_that_ends_before_what_was_observed_is_refused(tmp_path, widening):

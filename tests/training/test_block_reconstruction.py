@@ -318,6 +318,17 @@ def test_values_that_are_dropped_pass_and_the_others_move_the_scale() -> None:
     assert torch.allclose(of_scale, scale.grad)
 
 
+def test_a_step_of_several_parts_is_that_of_one_but_for_its_last_bits() -> None:
+    """Without values that are drawn, which each part draws for itself."""
+    one, three = (learned(prepared(3, 8), drop=0.0, iterations=3, parts=parts) for parts in (1, 3))
+    assert not states_equal(one, three)
+    first, second = one.state_dict(), three.state_dict()
+    for name in (name for name in first if name.endswith("weight_fake_quant.V")):
+        torch.testing.assert_close(first[name], second[name], atol=1e-3, rtol=0)
+    assert str(BlockLearning()) == str(BlockLearning(parts=1))  # checkpoints of earlier releases go on
+    assert "parts=3" in str(BlockLearning(parts=3))
+
+
 def test_masks_have_their_share_and_the_layout_of_the_values() -> None:
     masks = Masks(0.25, torch.Generator().manual_seed(0))
     x = torch.zeros(8, 16, 20, 20).to(memory_format=torch.channels_last)
