@@ -28,7 +28,7 @@ from torch import Tensor, distributed
 import fxquant as fxq
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.distributed.ranks import Ranks
-from fxquant.quantizer import calibrate_in_ranks
+from fxquant.quantizer import calibrate_in_ranks, replay_records
 
 TASKS = ("calibrate", "sensitivity")
 WANTED, WANTED_BY_MEMORY, FREE_MEMORY = 1.7, 1.5, 1.8
@@ -117,7 +117,7 @@ class Worker:
         ordered = share.records.packed(histograms=False)
         own = BatchRecords.unpacked(ordered)
         begin = time.process_time()
-        calibrate_in_ranks._replay(fresh, own, len(self.batches))
+        replay_records.replay(fresh, own, len(self.batches))
         replay = (time.process_time() - begin) / len(self.batches)
         stretch = max(each for each, _ in share.records.histograms)
         counts = sum(each[0].nbytes for key, each in share.records.histograms.items() if key[0] == stretch)

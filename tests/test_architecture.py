@@ -134,6 +134,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "calibration/summed_counts.py",
         "quantizer/calibrate_in_ranks.py",
         "quantizer/rank_files.py",
+        "quantizer/replay_records.py",
     ),
     # A file is written by one half of these and read by the other.
     "artifact/test_round_trip.py": (

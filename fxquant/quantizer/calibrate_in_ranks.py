@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
 from fxquant.calibration.observers import observers_by_node
-from fxquant.calibration.recorders import ChannelRecorder, add_counts, recorder_of, replayed
-from fxquant.calibration.summed_counts import summed_counts
+from fxquant.calibration.recorders import ChannelRecorder, recorder_of
 from fxquant.distributed.facts import data_facts
 from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
 from fxquant.errors import CalibrationError, InputError, error_context
-from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.quantizer.calibrate import (
     calibrate_prepared,
     check_has_observers,
@@ -32,6 +27,7 @@ from fxquant.quantizer.calibrate import (
 )
 from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 from fxquant.quantizer.rank_files import RankFiles, model_facts
+from fxquant.quantizer.replay_records import Rows, gathered, replay, stretches_of
 
 SAVE_EVERY = 60.0
 """Seconds between two writings of what a rank has observed."""
@@ -85,7 +81,7 @@ def calibrate_in_ranks(
     except BaseException as error:
         files.write(run.records)
         if isinstance(error, KeyboardInterrupt) and ranks.checkpoint is None and run.records.batches:
-            _replay(prepared, run.records, 1 + max(run.records.batches))  # those of other ranks count as empty
+            replay(prepared, run.records, 1 + max(run.records.batches))  # those of other ranks count as empty
         raise
     files.write(run.records)
     # All records come together, and are shown to the observers.
@@ -94,7 +90,7 @@ def calibrate_in_ranks(
     counts = int(dealt.total or 0)
     _check_end(counts, done)
     found = gathered(run.records, prepared, ranks, counts, run.found_values)
-    _replay(prepared, found, counts)
+    replay(prepared, found, counts)
     files.remove()
     warn_of_calibration(prepared)
     return prepared
@@ -178,92 +174,3 @@ class _Share:
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._files.write(self.records)
             self._saved = time.monotonic()
-
-
-class Rows:
-    """Tells after which batches the range history writes a row: this depends on their number alone."""
-
-    def __init__(self, prepared: PreparedModel) -> None:
-        self._history = copy.copy(prepared.calibration_statistics.history)
-        self._history._buffers = {name: None if each is None else each.clone() for name, each in self._buffers()}
-        self._history.ends = self._history.ends[:, :0].clone()
-        self._history.first_nonfinite = self._history.first_nonfinite[:0].clone()
-        self._begin = int(self._history.batches)
-        self._seen = self.stretches = 0
-        self._current = 0
-
-    def _buffers(self) -> Iterable[tuple[str, Tensor | None]]:
-        return self._history._buffers.items()
-
-    def place(self, index: int) -> tuple[int, int]:
-        """Return the number of a batch, of all that the model has seen, and the stretch that it belongs to.
-
-        Args:
-            index: Of the batch in this calibration; it does not fall from call to call.
-        """
-        while self._seen <= index:
-            self._current = self.stretches
-            self.stretches += int(self._history.update([]))
-            self._seen += 1
-        return self._begin + index, self._current
-
-
-def stretches_of(prepared: PreparedModel, count: int) -> Mapping[int, int]:
-    """Return the stretch that each of the first batches of this calibration belongs to, by the number of the batch."""
-    rows = Rows(prepared)
-    return {index: rows.place(index)[1] for index in range(count)}
-
-
-def gathered(records: BatchRecords, prepared: PreparedModel, ranks: Ranks, total: int, found: bool) -> BatchRecords:
-    """Return the records of all ranks together, the same in each of them.
-
-    Raises:
-        CalibrationError: no batch of any rank holds a value.
-        RankError: the ranks have read different numbers of batches.
-    """
-    what = "what all ranks have observed"
-    ranks.compare(what, {"number of batches": str(total)})
-    held = ranks.gather_text("values of all ranks", json.dumps(found or bool(records.batches and records.values)))
-    if not any(json.loads(each) for each in held):
-        got, expected = f"{total} batches of zero samples", "at least one batch with a sample in it"
-        raise CalibrationError("the calibration data holds no values", got=got, expected=expected)
-
-    def bins_of(name: str) -> int:
-        return int(observer_in(prepared.observers[name]).bins)
-
-    everything = BatchRecords()
-    for content in ranks.gather_bytes(what, records.packed(histograms=False)):
-        everything.merge(BatchRecords.unpacked(content))
-    everything.histograms = summed_counts(records.histograms, bins_of, ranks, what)
-    return everything
-
-
-def _replay(prepared: PreparedModel, records: BatchRecords, total: int) -> None:
-    """Show all batches to the observers, in their order, as ``observe`` would have."""
-    rows, observers = Rows(prepared), prepared.observers
-    named: dict[str, Any] = dict(observers._modules)
-    show = replayed(records, named)
-    watched = [name for name, _, _ in prepared.calibration_statistics.extremes()]
-    for index in range(total):
-        _, stretch = rows.place(index)
-        show(index)
-        seen = {name: records.values[name][index] for name in watched if index in records.values.get(name, {})}
-        prepared.calibration_statistics.take_alone(seen)
-        if rows.stretches > stretch or index + 1 == total:
-            _take_counts(prepared, records, stretch)
-        prepared.calibration_statistics.update(observers)
-    for made in named.values():
-        if isinstance(made, FakeQuantizeBase) and made.is_on("observer_enabled"):
-            with suppress(CalibrationError):  # it has seen nothing
-                made.choose_grid()
-
-
-def _take_counts(prepared: PreparedModel, records: BatchRecords, stretch: int) -> None:
-    given = []
-    for name, made in prepared.observers._modules.items():
-        counted = records.histograms.get((stretch, name))
-        if counted is not None:
-            observer: Any = observer_in(made)
-            shapes = (fields[1] for fields in records.values[name].values() if int(fields[1].prod()))
-            given.append((observer, counted, tuple(next(shapes).tolist())))
-    add_counts(given)
