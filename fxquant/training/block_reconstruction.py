@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.errors import PlanError, listing
 from fxquant.fake_quantize.adaround import set_learned_bias
 from fxquant.quantizer.checks import check_seed, not_prepared
@@ -16,7 +15,7 @@ from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_run import BlockRun
 from fxquant.training.block_table import LearnedBlocks
 from fxquant.training.bound_batches import bound_batches
-from fxquant.training.checkpoint import Checkpoint, run_identity
+from fxquant.training.checkpoint import open_checkpoint, run_identity
 from fxquant.training.learnable_blocks import LearnableBlocks, learnable_blocks
 from fxquant.training.resumable_run import Memory
 from fxquant.training.rounding_layers import only_modules
@@ -129,8 +128,7 @@ def reconstruct(
         choices = f"reconstruct, {learning}, blocks={blocks}, seed={seed}"
         return run_identity(choices, learned.graph_module, found.plan, found.layers, inputs)
 
-    compare_in_ranks("reconstruct", identity)
-    folder = None if checkpoint is None else Checkpoint(checkpoint, identity())
+    folder = open_checkpoint("reconstruct", checkpoint, identity)
     # Learn one block after the other.
     simulated.requires_grad_(False)
     with Memory(memory) as stored:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.distributed.sharing import active_ranks
 from fxquant.errors import InputError, writing
 from fxquant.kernels.raw_bytes import raw_bytes
@@ -151,6 +152,24 @@ def _damaged(path: Path, got: str, expected: str = "a file that was written whol
         expected=expected,
         hint="remove the file, and its unit is learned anew; for identity.json, give another folder",
     )
+
+
+def open_checkpoint(
+    what: str, folder: str | os.PathLike[str] | None, identity: Callable[[], dict[str, str]]
+) -> Checkpoint | None:
+    """Return the checkpoint of a run in a folder; None without one. Ranks that share work compare their identities.
+
+    Args:
+        what: The call, for messages.
+        folder: The folder.
+        identity: Gives what must be the same; called where it is asked for.
+
+    Raises:
+        InputError: as for ``Checkpoint``.
+        RankError: another rank does not go on, or has another identity.
+    """
+    compare_in_ranks(what, identity)
+    return None if folder is None else Checkpoint(folder, identity())
 
 
 def run_identity(

@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.errors import PlanError, UnknownNameError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.training.bound_batches import bound_batches
-from fxquant.training.checkpoint import Checkpoint, run_identity
+from fxquant.training.checkpoint import open_checkpoint, run_identity
 from fxquant.training.resumable_run import Memory
 from fxquant.training.rounding_layers import RoundingSizes, only_modules, rounding_layers
 from fxquant.training.rounding_steps import Learning
@@ -128,8 +127,7 @@ def adaround(
         choices = f"{learning}, activations={activations}, grids={grids}, seed={seed}"
         return run_identity(choices, learned.graph_module, plan, layers, inputs)
 
-    compare_in_ranks("adaround", identity)
-    found = None if checkpoint is None else Checkpoint(checkpoint, identity())
+    found = open_checkpoint("adaround", checkpoint, identity)
     with Memory(memory) as stored:
         run = unit_run(simulated, plan, layers, inputs, learning, activations, seed, stored, found)
         losses = run.run(progress)
