@@ -36,6 +36,7 @@ def summed_counts(
         InputError: an observer has seen another number of channels in one rank than in another.
         RankError: a rank does not go on.
     """
+    # Agree on which observers counted, on how many channels, and on the range of each.
     sizes = _sizes(own, ranks, what)
     if not sizes:
         return {}
