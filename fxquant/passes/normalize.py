@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, may_hold_tensor, plain_form, roots_of
-from fxquant.graph.edit import positions, redirect_later_reads, retarget
+from fxquant.graph.edit import erase_unread, positions, redirect_later_reads, retarget
 from fxquant.graph.operators.spelling import Call, canonical_call
 from fxquant.graph.query import (
     INPLACE,
@@ -27,6 +27,7 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.item_assignment import ItemAssignments, slices_of, spell_assignments
 from fxquant.patterns.shape import SPLITS
 
 ALIASED = "in-place change of an aliased tensor"
@@ -45,18 +46,31 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Rewrite module, function, method and in-place spellings, positional and keyword arguments, to one form.
 
     An in-place operator becomes the plain one, and whatever read the changed tensor later reads the new value; this
-    also holds for inputs of the model, so that a call no longer changes the caller's tensor. Where another name of the
-    same memory is read later, the operator stays as it is: it, the values that change under their readers, and those
-    readers get a reason (``graph.query.reason_of``) to stay float.
+    also holds for inputs of the model, so that a call no longer changes the caller's tensor. ``y[:, :3] = v`` becomes
+    a join of ``v`` and of what stays of ``y``. Where another name of the same memory is read later, the operator stays
+    as it is: it, the values that change under their readers, and those readers get a reason
+    (``graph.query.reason_of``) to stay float.
     """
+    # Spell changes of items as assignments.
+    spell_assignments(gm)
     # Spell each call in one way; what changes a tensor in place is rewritten, or kept with a reason.
     order = positions(gm.graph)
     roots: dict[Node, Roots] = {}
+    assignments, joins = ItemAssignments(gm), list[Node]()
     for node in list(gm.graph.nodes):
         call = canonical_call(node)
         changed = changed_argument(node)
         if changed is not None:
             reason = _why_in_place(node, changed, call, roots, order)
+            if reason is None and node.target is operator.setitem:
+                new, made = assignments.write(node)
+                joins += made
+                order.update(dict.fromkeys(made, order[node]))
+                for each in made:
+                    roots[each] = roots_of(each, roots)
+                redirect_later_reads(changed, new, order)
+                gm.graph.erase_node(node)
+                continue
             if reason is None:
                 _rewrite_in_place(node, changed, call, roots, order)
             else:
@@ -69,30 +83,55 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
             others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}
             retarget(node, "call_module", node.target, (node.kwargs[name],), others)
         roots[node] = roots_of(node, roots)
-    # Count elements of tuples from the end where the length is not known.
+    # Drop what no join reads any more: a tensor that was filled, say.
+    erase_unread(gm.graph, joins)
+    # Take elements of slices of tuples from the whole tuples.
     for node in list(gm.graph.nodes):
-        _take_from_the_end(node)
+        _take_from_the_whole(node)
     return gm
 
 
-def _take_from_the_end(node: Node) -> None:
-    """``x.chunk(2)[::-1][0]`` is ``x.chunk(2)[-1]``, and both lists have one length."""
-    if node.target not in (operator.getitem, len) or node.kwargs:
+def _take_from_the_whole(node: Node) -> None:
+    """``x.chunk(3)[1:][0]`` is ``x.chunk(3)[1]``, of slices of slices too; and a list turned around has its length."""
+    if node.target not in (operator.getitem, len) or node.kwargs or not isinstance(node.args[0], Node):
         return
-    source: Any = node.args[0]
-    if not isinstance(source, Node) or source.target is not operator.getitem or source.args[1] != _REVERSED:
+    index: Any = node.args[1] if node.target is operator.getitem else None
+    parts: Any = node.args[0]
+    while parts.target is operator.getitem and isinstance(parts.args[1], slice) and isinstance(parts.args[0], Node):
+        if node.target is len and parts.args[1] != _REVERSED:
+            return
+        if node.target is operator.getitem and (index := position_in_whole(parts.args[1], index)) is None:
+            return
+        parts = parts.args[0]
+    source = node.args[0]
+    if parts is source or parts.target not in SPLITS or value_of(parts) is not None:
         return
-    parts: Any = source.args[0]
-    if parts.target not in SPLITS or value_of(parts) is not None:
-        return
-    if node.target is len:
-        node.args = (parts,)
-    elif type(node.args[1]) is int:
-        node.args = (parts, -1 - node.args[1])
-    else:
-        return
-    if not source.users:
-        node.graph.erase_node(source)
+    node.args = (parts,) if node.target is len else (parts, index)
+    while source is not parts and not source.users:
+        unread, source = source, source.args[0]  # type: ignore[assignment]
+        node.graph.erase_node(unread)
+
+
+def position_in_whole(part: slice, index: object) -> int | None:
+    """Return the index, in a list, of what a slice of it has at ``index``; None where that depends on the length.
+
+    A list that is too short for the index is not noticed where the slice ends before it.
+    """
+    start, stop, step = part.start, part.stop, 1 if part.step is None else part.step
+    if any(type(number) is not int for number in (index, step, start or 0, stop or 0)):
+        return None
+    place: int = index  # type: ignore[assignment]
+    if part == _REVERSED:
+        return -1 - place
+    if step > 0 and place >= 0:
+        found = (start or 0) + place * step
+        if (start or 0) < 0:  # from the end: up to the stop, if that counts from the end too, or to the last
+            return found if found < (stop or 0) <= 0 and stop != 0 else None
+        return found if stop is None or stop < 0 or found < stop else None
+    if step == 1 and (stop is None or stop < 0):  # from the end
+        found = place + (stop or 0)
+        return found if start is None or start >= 0 or found >= start else None
+    return -1 + place * step if place >= 0 and start is stop is None else None  # every so many, from the last
 
 
 def _keyword_input(node: Node) -> str | None:
@@ -113,17 +152,32 @@ def _why_in_place(
         return NO_PLAIN_FORM
     if any(isinstance(root, tuple) for root in roots[changed]):
         return STORED
-    if changed.op != "placeholder" and any(_is_memory_of(changed, root) for root in roots[changed]):
+    is_assignment = node.target is operator.setitem
+    if (changed.op != "placeholder" or is_assignment) and any(_is_memory_of(changed, root) for root in roots[changed]):
         return GIVEN
+    written_back = _written_back(node, order)
     for other in _aliases(changed, roots):
-        if other is not changed and any(order[user] > order[node] for user in other.users):
+        if other is not changed and any(order[user] > order[node] for user in other.users) and not written_back:
             return ALIASED
+    if is_assignment and slices_of(node) is not None:
+        return None if _keeps_dtype(node, changed) else PROMOTED
     if node.op == "call_module":
         calls = [other for other in node.graph.nodes if other.op == "call_module" and other.target == node.target]
         return None if call is not None or len(calls) == 1 else SHARED_MODULE
     if call is None and plain_form(node) is None:
         return NO_PLAIN_FORM
     return None if _keeps_dtype(node, changed) else PROMOTED
+
+
+def _written_back(node: Node, order: Mapping[Node, int]) -> bool:
+    """Tell whether the next operator assigns the result to the items that were changed: ``y[:, :3] += v``."""
+    view: Any = node.args[0] if node.args else None
+    user = next(iter(node.users), None)
+    if user is None or user.target is not operator.setitem or len(node.users) > 1 or order[user] != order[node] + 1:
+        return False
+    if not isinstance(view, Node) or view.target is not operator.getitem or list(view.users) != [node]:
+        return False
+    return user.args == (view.args[0], view.args[1], node)
 
 
 def _is_memory_of(changed: Node, root: Any) -> bool:

@@ -18,6 +18,7 @@ ObjectType = type | Callable[..., Any] | str
 """What ``set_object_type`` names: a module class (then also all that lies in it), a function, the name of a method."""
 
 RuleKind = Literal["global", "object_type", "module_name_regex", "module_name", "module_name_object_type_order"]
+NOTHING_MATCHES = "a rule of the configuration matches nothing in the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class UnusedRule:
 
     def warn(self) -> None:
         """Give a warning for it."""
-        warn("a rule of the configuration matches nothing in the model", got=self.rule, hint=self.hint)
+        warn(NOTHING_MATCHES, got=self.rule, hint=self.hint)
 
 
 class QConfigMapping:

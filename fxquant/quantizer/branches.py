@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +12,20 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.capture.exported.branches import BRANCHES, Branches
-from fxquant.errors import CalibrationError, FxQuantError, FxQuantWarning, error_context, warn
+from fxquant.errors import CalibrationError, FxQuantError, InputError, error_context, warn
+from fxquant.graph.macs import multiply_accumulates, uncounted
 from fxquant.graph.module import get_metadata, set_metadata
 from fxquant.graph.query import module_of
-from fxquant.graph.shapes import run_example
+from fxquant.graph.shapes import record_values, run_example
 from fxquant.measure.coverage import CoverageRow, coverage
 from fxquant.passes.qconfig_rules import unused_rules
-from fxquant.plan.qconfig import QConfigMapping, UnusedRule
+from fxquant.plan.qconfig import NOTHING_MATCHES, QConfigMapping, UnusedRule
 from fxquant.quantizer.data import PreparedModel
 
 Convert = Callable[..., GraphModule]
 
 _NOT_RUN = "no batch of the calibration has run this branch"
+_NOT_PREPARED = "the branch could not be quantized: {}: {}"
 
 
 def prepare_branches(prepared: PreparedModel) -> None:
@@ -35,23 +38,27 @@ def prepare_branches(prepared: PreparedModel) -> None:
     options = {"backend": prepared.backend.name, "patterns": prepared.patterns}
     calls = [] if prepared.trains else list(_calls(prepared.graph_module))
     operands = _operands(prepared, calls) if calls else {}
+    left: dict[str, tuple[CoverageRow, ...]] = {}
     for node, module in calls:
         for name in BRANCHES:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", FxQuantWarning)  # a rule may be for the other branch
+                with _without_unused_rules():  # a rule may be for the other branch
                     given = module.get_submodule(name), operands.get(node.name), prepared.config
                     inner = make(*given, input_observer=prepared.input_observer, **options)
-            except FxQuantError:  # there is nothing to quantize in it, or it does not run on these operands
+            except FxQuantError as error:  # there is nothing to quantize in it, or it does not run on these operands
+                row = _left_in_float(node, name, module.get_submodule(name), operands.get(node.name), error)
+                left[node.name] = (*left.get(node.name, ()), row)
                 continue
             module.add_module(name, inner.graph_module)
             prepared.branches[str(node.target), name] = inner
+    if left:
+        set_metadata(prepared.graph_module, float_branches=left)
     note_branch_rows(prepared)
 
 
 def note_branch_rows(prepared: PreparedModel) -> None:
-    """Keep, beside the graph, what becomes of each branch that was prepared: the coverage shows it."""
-    rows: dict[str, tuple[CoverageRow, ...]] = {}
+    """Keep, beside the graph, what becomes of each branch: the coverage shows it."""
+    rows: dict[str, tuple[CoverageRow, ...]] = dict(get_metadata(prepared.graph_module, "float_branches") or {})
     for node, _ in _calls(prepared.graph_module) if prepared.branches else ():
         for name, inner in _of_call(prepared, str(node.target)).items():
             found = coverage(inner.graph_module, inner.plan).rows
@@ -60,9 +67,43 @@ def note_branch_rows(prepared: PreparedModel) -> None:
         set_metadata(prepared.graph_module, branch_rows=rows)
 
 
+@contextmanager
+def _without_unused_rules() -> Iterator[None]:
+    """Hold the warnings of a block back to its end, and then give all but those of rules that match nothing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        if not str(each.message).startswith(NOTHING_MATCHES):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _left_in_float(
+    call: Node, name: str, branch: Any, operands: tuple[Any, ...] | None, error: FxQuantError
+) -> CoverageRow:
+    """Return the row of a branch that stays float as a whole, with the error of its preparation as the reason."""
+    if operands is not None:
+        with suppress(InputError):  # with shapes, what it multiplies can be counted
+            record_values(branch, operands, {})
+    nodes = list(branch.graph.nodes)
+    return CoverageRow(
+        _name_in_model(call, name),
+        f"{call.target}.{name}",
+        "branch",
+        "float",
+        sum(map(multiply_accumulates, nodes)),
+        reason=_NOT_PREPARED.format(type(error).__name__, str(error).partition("\n")[0]),
+        uncounted=", ".join(filter(None, map(uncounted, nodes))),
+    )
+
+
+def _name_in_model(call: Node, name: str) -> str:
+    return f"{call.name}.{name}"
+
+
 def _below(rows: Sequence[CoverageRow], call: Node, name: str) -> Iterator[CoverageRow]:
     """Yield the rows of a branch with the name that its nodes have in the model around it."""
-    return (replace(row, node=f"{call.name}.{name}.{row.node}") for row in rows)
+    return (replace(row, node=f"{_name_in_model(call, name)}.{row.node}") for row in rows)
 
 
 def unused_rules_of(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
@@ -145,8 +186,9 @@ def convert_branches(
     Raises:
         FxQuantError: a branch that batches have run cannot be converted; the message names the branch.
     """
-    fates: dict[str, list[CoverageRow]] = {}
-    calls = list(_calls(prepared.graph_module)) if prepared.branches else []
+    calls = list(_calls(prepared.graph_module))
+    left = get_metadata(prepared.graph_module, "float_branches") or {}
+    fates = {node.name: list(left.get(node.name, ())) for node, _ in calls}
     for (path, name), inner in prepared.branches.items():
         called_by = [node for node, _ in calls if node.target == path]
         try:
@@ -169,5 +211,5 @@ def convert_branches(
             converted.get_submodule(path).add_module(name, quantized)
             found = list(get_metadata(quantized, "quant_coverage").rows)
         for node in called_by:
-            fates.setdefault(node.name, []).extend(_below(found, node, name))
-    return fates
+            fates[node.name].extend(_below(found, node, name))
+    return {name: rows for name, rows in fates.items() if rows}

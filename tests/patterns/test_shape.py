@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.passes.annotate import HAS_FLOAT_READER
+from fxquant.passes.normalize import position_in_whole
 from fxquant.passes.unit_choice import UNREAD
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
@@ -226,3 +229,40 @@ def test_lists_of_parts_from_the_end(forms_of, body, behind):
     assert forms.units == ["conv", *behind, "conv"]
     assert torch.equal(forms.got, forms.simulated)
     assert forms.sqnr > 30
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: torch.cat((*x.split(1, 1)[1:], x.split(1, 1)[0]), 1),
+        lambda x: torch.cat((*x.split(1, 1)[::2], *x.split(1, 1)[1::2]), 1),
+        lambda x: torch.cat((x[:, :3], x.unbind(1)[1:-1][-1][:, None]), 1),
+        lambda x: x.chunk(2, 1)[1:][::-1][0].repeat(1, 2, 1, 1),
+        lambda x: torch.cat((*x.chunk(4, 1)[-2:], *x.chunk(4, 1)[:-2]), 1),
+        lambda x: torch.cat((*x.chunk(4, 1)[::-2], *x.chunk(4, 1)[1:3]), 1),
+        lambda x: torch.cat(x.tensor_split(4, 1)[1:] + x.tensor_split(4, 1)[:1], 1),
+    ],
+)
+def test_slices_of_lists_of_parts(forms_of, body):
+    given = {"x": torch.randn(2, 3, 6, 6), "first": nn.Conv2d(3, 4, 1), "last": nn.Conv2d(4, 2, 1)}
+    forms = forms_of(lambda m, x: m.last(body(m.first(x))), **given)
+    assert forms.units[0] == forms.units[-1] == "conv"
+    assert {"cat", "repeat"} & {*forms.units}
+    assert torch.equal(forms.got, forms.simulated)
+    assert forms.sqnr > 30
+
+
+def test_the_index_in_the_whole_list_does_not_depend_on_its_length():
+    """Where a slice of a list has an item at an index, the list has it at the index that is found."""
+    bounds, found = (None, 0, 1, 2, -1, -2), 0
+    for start, stop, step, index in itertools.product(bounds, bounds, (None, 1, 2, -1, -2), range(-3, 3)):
+        part = slice(start, stop, step)
+        place = position_in_whole(part, index)
+        found += place is not None
+        for length in range(6):
+            items = list(range(length))
+            with suppress(IndexError):
+                item = items[part][index]
+                assert place is None or items[place] == item, (part, index, length)
+    assert found > 150
+    assert position_in_whole(slice(1, None), True) is None

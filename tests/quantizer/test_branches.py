@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, warn
 from fxquant.measure.noise import sqnr
+from fxquant.plan.qconfig import NOTHING_MATCHES
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
 
@@ -109,6 +110,61 @@ def test_a_branch_that_no_batch_has_run_stays_float(model):
     assert converted.quant_coverage.int8_macs < 1
     with torch.no_grad():
         assert min(sqnr(model(x), converted(x)) for x in batches(model, (False,))) > 10
+
+
+class ChoosesSine(Chooses):
+    """One of its branches has nothing to quantize."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.last(torch.cond(y.sum() > 0, lambda y: self.up(y), lambda y: torch.sin(y) * 2, (y,)))
+
+
+def in_float(model: nn.Module, products: int, config: Any = None) -> list[tuple[str, int, str]]:
+    """Name, products and reason of each branch that stays float as a whole, the same before and after ``convert``."""
+    prepared = fxq.prepare(model, torch.ones(4, 8), config)
+    fxq.calibrate(prepared, batches(model), progress=False)
+    tables = [prepared.coverage(), fxq.convert(prepared).quant_coverage]
+    before, after = ([row for row in table.rows if row.operator == "branch"] for table in tables)
+    assert before == after
+    for table in tables:
+        assert sum(row.macs for row in table.rows) == products
+        assert table.int8_macs == 1 - sum(row.macs for row in before) / products
+    return [(row.node, row.macs, row.reason) for row in before]
+
+
+def test_a_branch_that_cannot_be_prepared_has_a_row_with_the_error(model):
+    nothing = "the branch could not be quantized: PlanError: the model has no operator that can be quantized"
+    config = fxq.get_default_qconfig_mapping().set_module_name("down", None)
+    assert in_float(model, 896, config) == [("cond.when_false", 256, nothing)]
+    with torch.no_grad():
+        model.get_submodule("up").weight[0, 0] = torch.nan
+    (row,) = [row for row in fxq.prepare(model, torch.ones(4, 8)).coverage().rows if row.operator == "branch"]
+    assert (row.node, row.macs) == ("cond.when_true", 256)
+    not_finite = "PlanError: the model holds weights or statistics that are not finite"
+    assert row.reason == f"the branch could not be quantized: {not_finite}"
+
+
+def test_warnings_of_branches_are_given_but_those_of_rules_for_the_other_branch(model, monkeypatch):
+    make = fxq.Quantizer.__init__
+
+    def warning_while_made(self: Any, *given: Any, **options: Any) -> None:
+        make(self, *given, **options)
+        if not self.branches:  # a branch
+            warn("something about a layer")
+            warn(NOTHING_MATCHES)
+
+    monkeypatch.setattr(fxq.Quantizer, "__init__", warning_while_made)
+    with pytest.warns(fxq.FxQuantWarning, match="something about a layer") as warned:
+        fxq.prepare(model, torch.ones(4, 8))
+    assert {str(each.message) for each in warned} == {"something about a layer"}
+
+
+def test_a_branch_with_nothing_to_quantize_has_a_row():
+    torch.manual_seed(0)
+    ((node, macs, reason),) = in_float(ChoosesSine().eval(), 640)
+    assert (node, macs) == ("cond.when_false", 0)
+    assert "no operator that can be quantized" in reason
 
 
 def test_rules_name_layers_of_branches_by_their_paths_in_the_model(model):

@@ -1,0 +1,292 @@
+"""Item assignment as a join: the values of the float model for every shape, and integers on both sides."""
+
+from __future__ import annotations
+
+import copy
+import operator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.capture.tracing import trace
+from fxquant.measure.noise import sqnr
+from fxquant.passes.normalize import ALIASED, GIVEN, NO_PLAIN_FORM, PROMOTED, normalize
+
+
+class Net(nn.Module):
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(3, 6, 1)
+        self.small, self.last = nn.Conv2d(3, 3, 1), nn.Conv2d(6, 4, 3)
+        self.token = nn.Parameter(torch.randn(1, 3, 1, 1))
+        self.body = body
+
+    def forward(self, x):
+        return self.last(self.body(self, x))
+
+
+def net(body) -> nn.Module:
+    torch.manual_seed(0)
+    return Net(body).eval()
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def channels(m, x):
+    y = m.first(x)
+    y[:, :3] = m.small(x)
+    return y
+
+
+def one_channel(m, x):
+    y = m.first(x)
+    y[:, -2] = m.small(x)[:, 0]
+    return F.relu(y)
+
+
+def number(m, x):
+    y = m.first(x)
+    y[:, 0] = 1.0
+    return F.relu(y)
+
+
+def interior(m, x):
+    y = m.first(x)
+    y[..., 1:-1, 1:-1] = m.second(x)[..., 1:-1, 1:-1]
+    return y
+
+
+def added(m, x):
+    y = m.first(x)
+    y[:, 2:5] += m.small(x)
+    return y
+
+
+def from_the_end(m, x):
+    y = m.first(x)
+    y[:, -3:-1] = m.small(x)[:, :2]
+    return y
+
+
+def parameter(m, x):
+    y = m.first(x)
+    y[:, 3:] = m.token
+    return y
+
+
+def whole(m, x):
+    y = torch.empty_like(m.first(x))
+    y[:] = m.second(x)
+    return y
+
+
+def filled(m, x):
+    y = torch.empty(x.shape[0], 6, *x.shape[2:])
+    y[:, :3] = m.small(x)
+    y[:, 3:] = 2 * m.small(x)
+    return y
+
+
+def filled_by_three(m, x):
+    y = torch.empty(x.shape[0], 6, *x.shape[2:])
+    y[:, 4:] = m.second(x)[:, :2]
+    y[:, 1:4] = m.small(x)
+    y[:, :1] = m.first(x)[:, 5:]
+    return y
+
+
+def in_turn(m, x):
+    y, z = torch.empty_like(m.first(x)), m.second(x)
+    y[:, ::2] = z[:, :3]
+    y[:, 1::2] = z[:, 3:]
+    return y
+
+
+ALL_INTEGERS = (
+    channels,
+    one_channel,
+    interior,
+    added,
+    from_the_end,
+    parameter,
+    whole,
+    filled,
+    filled_by_three,
+    in_turn,
+)
+
+
+@pytest.mark.parametrize("body", [*ALL_INTEGERS, number], ids=lambda body: body.__name__)
+def test_it_is_a_join_with_the_values_of_the_float_model(body):
+    model = net(body)
+    prepared = fxq.prepare(model, X)
+    rows = prepared.coverage().rows
+    assert {row.fate for row in rows if row.macs} == {"int8"}
+    if body in ALL_INTEGERS:
+        assert {row.operator for row in rows if row.fate == "float"} <= {"empty_like"}
+    nodes = [node.target for node in prepared.graph_module.graph.nodes]
+    assert operator.setitem not in nodes
+    assert torch.empty not in nodes
+    with torch.no_grad():
+        for x in (X, torch.randn(3, 3, 10, 8), torch.randn(1, 3, 5, 5)):
+            assert torch.equal(prepared(x), model(x))
+        fxq.calibrate(prepared, [X], progress=False)
+        int8, graph = fxq.convert(prepared), fxq.convert(prepared, engine="graph")
+        for _ in range(3):
+            assert torch.equal(int8(X), graph(X))
+        assert sqnr(model(X), int8(X)) > 30
+
+
+def test_it_trains_as_the_float_model():
+    model = net(added).train()
+    del model.second, model.token
+    prepared = fxq.prepare_qat(copy.deepcopy(model), X)
+    losses = [each(X).square().mean() for each in (model, prepared)]
+    for loss in losses:
+        loss.backward()
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=0.05)
+    trained = dict(prepared.named_parameters())
+    for name in ("first.weight", "small.weight", "last.weight"):
+        wanted, found = model.get_parameter(name).grad, trained[name].grad
+        assert torch.cosine_similarity(wanted.flatten(), found.flatten(), 0) > 0.98
+
+
+def alias(m, x):
+    y = m.first(x)
+    view = y[:, 1]
+    y[:, :3] = m.small(x)
+    return y * view[:, None]
+
+
+def alias_of_sum(m, x):
+    y = m.first(x)
+    view = y[:, 1]
+    y[:, :3] += m.small(x)
+    return y * view[:, None]
+
+
+def given(m, x):
+    x[:, :1] = 1.0
+    return m.first(x)
+
+
+def wider(m, x):
+    y = m.first(x)
+    y[:, :3] = m.small(x).double()
+    return y
+
+
+def by_list(m, x):
+    y = m.first(x)
+    y[:, [0, 2]] = m.small(x)[:, :2]
+    return y
+
+
+def by_mask(m, x):
+    y = m.first(x)
+    y[y > 0] = 0.5
+    return y + m.second(x)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (alias, ALIASED),
+        (alias_of_sum, ALIASED),
+        (given, GIVEN),
+        (wider, PROMOTED),
+        (by_list, NO_PLAIN_FORM),
+        (by_mask, NO_PLAIN_FORM),
+    ],
+)
+def test_what_cannot_be_a_join_stays_and_says_so(body, reason):
+    model = net(body)
+    prepared = fxq.prepare(model, X.clone())
+    assert any(reason in row.reason for row in prepared.coverage().rows)
+    ours, theirs = X.clone(), X.clone()
+    with torch.no_grad():
+        assert torch.equal(prepared(ours), model(theirs))
+    assert torch.equal(ours, theirs)
+
+
+BOUNDS = (None, 0, 1, 2, 3, -1, -2, -3)
+
+
+@pytest.mark.parametrize("start", BOUNDS)
+def test_the_join_has_the_values_of_the_assignment_for_every_size(start):
+    """The size of the example decides what is a join, and others may come later."""
+    joins = 0
+    for stop in BOUNDS:
+        part = slice(start, stop)
+        model = Assigns(part).eval()
+        gm = normalize(trace(model, example_args=(torch.randn(4, 2),)), None)
+        gm.recompile()
+        joins += operator.setitem not in [node.target for node in gm.graph.nodes]
+        for size in range(1, 8):
+            x = torch.randn(size, 2)
+            assert torch.equal(gm(x), model(x)), (part, size)
+    assert joins >= 1
+
+
+class Assigns(nn.Module):
+    """Writes a number to some rows."""
+
+    def __init__(self, part: slice) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 1.0
+        y[self.part] = 7.0
+        return y
+
+
+def copied(m, x):
+    y = m.first(x)
+    y[:, :3].copy_(m.small(x))
+    return y
+
+
+def summed(m, x):
+    y = m.first(x)
+    y[:, :3].add_(m.small(x))
+    return F.relu(y)
+
+
+def zeroed(m, x):
+    y = m.first(x)
+    y[..., 0].zero_()
+    y[..., -1].fill_(2.0)
+    return y
+
+
+def chained(m, x):
+    y = m.first(x)
+    y[:, :3].add_(1).mul_(2)
+    return y + m.second(x)
+
+
+@pytest.mark.parametrize("exported", [False, True], ids=["traced", "exported"])
+@pytest.mark.parametrize("body", [channels, added, copied, summed, zeroed], ids=lambda body: body.__name__)
+def test_views_that_are_changed_are_assignments(body, exported):
+    """torch.export spells all assignments so."""
+    model = net(body)
+    prepared = fxq.prepare(torch.export.export(model, (X,)) if exported else model, X)
+    rows = [row for row in prepared.coverage().rows if row.macs]
+    assert [row.fate for row in rows] == ["int8"] * 3 if body is not zeroed else ["int8"] * 2
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
+        fxq.calibrate(prepared, [X], progress=False)
+        assert sqnr(model(X), fxq.convert(prepared)(X)) > 30
+
+
+def test_a_chain_of_changes_of_a_view_stays():
+    model = net(chained)
+    prepared = fxq.prepare(model, X)
+    assert any(ALIASED in row.reason for row in prepared.coverage().rows)
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
