@@ -6,7 +6,9 @@ python benchmarks/equalize.py --bits 6 --scales tensor    # with 96 crops, some 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from pathlib import Path
 
 import torch
 from real_classifiers import mobilenet_v2_task
@@ -14,6 +16,7 @@ from real_task import outputs
 from tabulate import tabulate
 
 import fxquant as fxq
+from fxquant.demo.measure import machine
 
 ACTIVATION, LOGITS = (each.with_args(dtype=torch.uint8) for each in (fxq.HistogramObserver, fxq.MinMaxObserver))
 WEIGHTS = {
@@ -28,6 +31,7 @@ def main() -> None:
     parser.add_argument("--scales", choices=WEIGHTS, default="tensor")
     parser.add_argument("--crops", type=int, default=96)
     parser.add_argument("--method", default="auto")
+    parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     task = mobilenet_v2_task()
     crops = list(torch.cat(list(task.calibration))[: options.crops].split(8))
@@ -52,6 +56,11 @@ def main() -> None:
             half = 1.96 * float((same * (1 - same) / len(given)).sqrt())
             rows.append((name, f"{task.score(given):.0f}", f"{same:.3f} ± {half:.3f}", f"{noise:.2f}"))
     print(tabulate(rows, headers=("", task.metric, "agreement", "SQNR, dB"), disable_numparse=True))
+    if options.json is not None:
+        head = ("model", task.metric, "agreement", "SQNR, dB")
+        about = {"bits": options.bits, "scales": options.scales, "crops": options.crops, "seconds": round(seconds)}
+        found = {**about, "machine": machine(), "rows": [dict(zip(head, row, strict=True)) for row in rows]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     print(f"W{options.bits}A8, one scale per {options.scales}, {options.crops} crops; equalize took {seconds:.0f} s")
 
 
