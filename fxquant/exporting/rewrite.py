@@ -53,7 +53,7 @@ class Rewriting:
             self.attributes[str(node.target)] = copy.deepcopy(self._get(str(node.target)), self.memo)
         if module is not None:
             self.attributes[str(node.target)] = self._explicit(module, node)
-        is_unit = type(module) in EXPLICIT and type(module) not in ON_FLOATS
+        is_unit = (type(module) in EXPLICIT and type(module) not in ON_FLOATS) or is_converted(module)
         if not quantized or is_unit or node.op == "output" or is_shape_query(node) or node.target in GUARDS:
             self.copies[node] = self.graph.node_copy(node, self._as_it_is)
         else:
@@ -82,31 +82,36 @@ class Rewriting:
     def _explicit(self, module: nn.Module, node: Node) -> nn.Module:
         """Build the explicit form of a module, once; a float module is copied."""
         if id(module) not in self.built:
-            build = EXPLICIT.get(type(module))
-            if build is not None:
-                if has_hooks(module):
-                    raise LoweringError(
-                        "this module has hooks, and no explicit form holds them",
-                        at=node,
-                        got=type(module).__name__,
-                        hint="take the hooks away, or compute what they do in the model's forward",
-                    )
-                check_known(module)
-                self.built[id(module)] = build(module)
-            elif isinstance(module, Branches):
-                self.built[id(module)] = Branches(*(self._branch(module.get_submodule(name)) for name in BRANCHES))
-            elif isinstance(module, (QuantizedModule, QuantizedWeightLayer)):
-                raise no_explicit_form(module, node)
-            else:
-                self.built[id(module)] = copy.deepcopy(module, self.memo)
+            self.built[id(module)] = self._built(module, node)
         return self.built[id(module)]
 
-    def _branch(self, branch: nn.Module) -> nn.Module:
-        """Rewrite the graph of a branch of ``torch.cond``; one that stayed float is copied."""
-        if not isinstance(branch, GraphModule) or get_metadata(branch, "quant_form") is None:
-            return copy.deepcopy(branch, self.memo)
-        inner = Rewriting(branch)
-        for node in branch.graph.nodes:
+    def _built(self, module: nn.Module, node: Node) -> nn.Module:
+        build = EXPLICIT.get(type(module))
+        if (build is not None or is_converted(module)) and has_hooks(module):
+            raise LoweringError(
+                "this module has hooks, and no explicit form holds them",
+                at=node,
+                got=type(module).__name__,
+                hint="take the hooks away, or compute what they do in the model's forward",
+            )
+        if build is not None:
+            check_known(module)
+            return build(module)
+        if isinstance(module, Branches):
+            return Branches(*(self._inner(module.get_submodule(name)) for name in BRANCHES))
+        quantized = (each for each in module.modules() if isinstance(each, (QuantizedModule, QuantizedWeightLayer)))
+        if not is_converted(module) and (inside := next(quantized, None)) is not None:
+            raise no_explicit_form(inside, node)
+        return self._inner(module)
+
+    def _inner(self, module: nn.Module) -> nn.Module:
+        """Rewrite the graph of a model that was converted alone, as branches of ``torch.cond`` and standalone modules
+        are; copy what stayed float."""
+        if not is_converted(module):
+            return copy.deepcopy(module, self.memo)
+        assert isinstance(module, GraphModule)
+        inner = Rewriting(module)
+        for node in module.graph.nodes:
             inner.add(node)
         return GraphModule(inner.attributes, inner.graph)
 
@@ -142,6 +147,11 @@ class Rewriting:
     def _call(self, name: str, value: Node, qparams: PerTensor, node_name: str) -> Node:
         target = operator_of(name)
         return self.graph.create_node("call_function", target, (value, *qparams.arguments), {}, node_name)
+
+
+def is_converted(module: nn.Module | None) -> bool:
+    """Tell whether a module is a graph that convert gave."""
+    return isinstance(module, GraphModule) and get_metadata(module, "quant_form") is not None
 
 
 def check_known(module: nn.Module) -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.compat.custom_config import PrepareCustomConfig
 from fxquant.compat.qconfig import default_qconfig
 from fxquant.compat.quantize_fx import convert_fx, convert_to_reference_fx, prepare_fx
+from fxquant.errors import LoweringError
 from fxquant.nn import Dequantize, Quantize, QuantizedConv
 
 X = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -81,3 +83,35 @@ def test_names_and_places_decide():
         assert (int8(X) - model(X)).abs().max() < 0.05 * model(X).abs().max()
         assert int8.inner.integer_inputs.keys() == {"y"}
         assert int8.inner.integer_outputs.keys() == {0}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("taken", "given"), [([], []), ([0], [0])])
+@pytest.mark.parametrize("convert", [convert_fx, convert_to_reference_fx])
+def test_standalone_modules_are_exported_in_explicit_form(taken, given, convert):
+    torch.manual_seed(0)
+    converted = convert(prepared(Alone().eval(), (X,), taken, given))
+    explicit = fxq.explicit(converted)
+    assert torch.equal(explicit(X), converted(X))
+    targets = {str(node.target) for node in fxq.export(converted, X).graph.nodes}
+    assert not [target for target in targets if target.startswith("fxquant")]
+    assert "quantized_decomposed.quantize_per_tensor.default" in targets
+
+
+@torch.no_grad()
+def test_standalone_modules_are_written_as_onnx(tmp_path):
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    converted = convert_to_reference_fx(prepared(Net().eval(), (X, X), [1], [0]))
+    report = fxq.export_onnx(converted, tmp_path / "net.onnx", X, check=True)
+    assert not report.breaches
+    assert report.kernels["QLinearConv"] == 3  # the fourth gives floats
+
+
+def test_a_quantized_layer_inside_a_module_that_stays_whole_has_no_explicit_form():
+    inner = prepared(Alone().eval(), (X,), [], [])
+    converted = convert_fx(inner)
+    converted.inner = nn.Sequential(converted.inner)
+    with pytest.raises(LoweringError, match="this module has no explicit form") as caught:
+        fxq.explicit(converted)
+    assert "fxquant.nn.conv.QuantizedConv" in str(caught.value)
