@@ -20,8 +20,9 @@ from torch import Tensor
 
 from fxquant.errors import ArtifactError
 
-FORMAT = 2
-"""What is written, and the newest that is read."""
+FORMAT = 3
+"""What is written, and the newest that is read. The second holds lookup tables and integer borders; the third holds
+qparams of the plan once, where a module has the same."""
 KEYS = ("fxquant.format", "fxquant.kind", "fxquant.written_by", "fxquant.graph", "fxquant.notes")
 KINDS = ("int8", "reference", "fake_quant", "float", "prepared")
 

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from fxquant.artifact.format import Header
 from fxquant.artifact.packing import check_packed, unpacked
+from fxquant.artifact.plan import PREFIX as OF_PLAN
 from fxquant.errors import ArtifactError
+
+_LEAST = 128
+"""Bytes that a small tensor takes in memory at least."""
 
 
 def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None:
@@ -17,10 +21,15 @@ def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None
     if not isinstance(layouts, dict):
         raise ArtifactError("the file does not say how its tensors lie")
     aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
+    of_plan = {name for name in aliases if name.startswith(OF_PLAN)} if header.format > 2 else set()
+    _check_same(header, {name: layouts[name] for name in of_plan}, layouts)
+    aliases -= of_plan
     stored = {name for name in header.tensors if not name.startswith("#")}
     if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
         raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
     for name, layout in layouts.items():
+        if name in of_plan:
+            continue
         if isinstance(layout, str):
             if layout not in stored:
                 raise ArtifactError("a tensor is said to be another one that is not there", at=name)
@@ -33,6 +42,21 @@ def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None
             order, dimensions = layout["order"], len(layout["shape"])
         if not _is_order(order, dimensions) and not (order is None and isinstance(layout, dict)):
             raise ArtifactError("a tensor lies in no order of its dimensions", at=name, got=ascii(layout)[:80])
+
+
+def _check_same(header: Header, same: Mapping[str, str], layouts: Mapping[str, Any]) -> None:
+    """Refuse qparams of the plan that are said to be those of another tensor, and are not, or fill the memory."""
+    size = 0
+    for name, other in same.items():
+        if name in header.tensors or other not in header.tensors or other in layouts:
+            raise ArtifactError("a tensor is said to be another one that is not there", at=name)
+        size += max(_LEAST, header.tensors[other].end - header.tensors[other].begin)
+    if size > header.size:
+        raise ArtifactError(
+            "the file wants more memory than it is long",
+            got=f"{size:,} bytes for qparams that it holds once",
+            expected=f"at most {header.size:,}",
+        )
 
 
 def _is_order(layout: Any, dimensions: int) -> bool:
@@ -51,7 +75,9 @@ def in_their_order(
         if isinstance(order, list):
             found[name] = found[name].permute([order.index(axis) for axis in range(len(order))])
     for name, layout in layouts.items():
-        if isinstance(layout, str):
+        if isinstance(layout, str) and name.startswith(OF_PLAN):
+            found[name] = stored[layout].clone()  # what is loaded into the module later is not the plan's
+        elif isinstance(layout, str):
             if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):
                 found[layout] = nn.Parameter(found[layout], requires_grad=names[layout] == "parameter")
             found[name] = found[layout]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.artifact.format import can_hold
 from fxquant.artifact.packing import WIDTHS, pack, packed_layout
+from fxquant.artifact.plan import PREFIX as OF_PLAN
 from fxquant.errors import ArtifactError
 from fxquant.kernels.embedding.lookup import HALF_BITS
 from fxquant.nn.table import QuantizedTable
@@ -17,12 +18,14 @@ from fxquant.plan.spec import QScheme
 
 TABLE = "#table/"
 """What the names of the answers of lookup tables begin with."""
+_OF_QPARAMS = ("scale", "zero_point")
 
 
 def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Make tensors contiguous, each once; return them with their order in memory by name, or the name of the first.
 
-    Floats are added up in an order that may depend on how a weight lies, so that is kept, too.
+    Floats are added up in an order that may depend on how a weight lies, so that is kept, too. Qparams of the plan are
+    those of a module as a rule: where the values are the same, they are stored once.
 
     Args:
         tensors: By name.
@@ -31,6 +34,7 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
     stored: dict[str, Tensor] = {}
     layouts: dict[str, Any] = {}
     seen: dict[int, str] = {}
+    qparams: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.is_meta:
             raise ArtifactError("a tensor cannot be written", at=name, got=f"{type(tensor).__name__}, {tensor.layout}")
@@ -55,6 +59,11 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
             if packed is not None:
                 layouts[name] = packed_layout(value, widths[name], layouts.get(name))
                 stored[name] = packed
+        if name.endswith(_OF_QPARAMS) and name not in layouts:
+            values = (value.dtype, value.shape, stored[name].numpy().tobytes())
+            if qparams.setdefault(values, name) != name and name.startswith(OF_PLAN):
+                layouts[name] = qparams[values]
+                del stored[name]
     return stored, layouts
 
 

@@ -236,6 +236,12 @@ GRAPHS: dict[str, Callable[[Any], object]] = {
     "a layer of other sizes": config("rest", normalized_shape={"u": [2**40]}),
     "an order of no dimensions": lambda graph: graph["layouts"].update({"shift": [1, 0]}),
     "an alias of nothing": lambda graph: graph["layouts"].update({"shift": "nothing"}),
+    "qparams of nothing": lambda graph: graph["layouts"].update({"#plan/0.scale": "nothing"}),
+    "qparams that are those of others that are others": lambda graph: graph["layouts"].update(
+        {"#plan/0.scale": "#plan/1.scale", "#plan/1.scale": "#plan/0.scale"}
+    ),
+    "qparams of another shape": lambda graph: graph["layouts"].update({"#plan/0.scale": "fc.weight"}),
+    "answers that are those of others": lambda graph: graph["layouts"].update({"#table/x": "shift"}),
     "a plan of something else": lambda graph: graph["plan"].update(units=[{"pattern": 1}]),
     "coverage of something else": lambda graph: graph.update(coverage=[1]),
 }
@@ -254,6 +260,27 @@ def test_the_function_of_a_table_is_elementwise(file: Path, tmp_path: Path) -> N
         table["config"]["function"]["v"].update(target={"c": "torch.tile"}, after={"u": [{"u": [2**40]}]})
 
     assert "do not fit each other" in refused(with_graph(file, tmp_path, change))
+
+
+def test_qparams_are_stored_once(file: Path) -> None:
+    header, graph, _ = parts(file)
+    count = len(graph["plan"]["qparams"])
+    same = {name: other for name, other in graph["layouts"].items() if name.startswith("#plan/")}
+    assert len(same) == 2 * count  # of each unit a module has them, too
+    assert not [name for name in header if name.startswith("#plan/")]
+    model = fxq.load(file)
+    before = {ref: qparams.scale.clone() for ref, qparams in model.quant_plan.qparams.items()}
+    for buffer in model.buffers():
+        buffer.zero_()
+    assert len(before) == count
+    assert all(torch.equal(model.quant_plan.qparams[ref].scale, scale) for ref, scale in before.items())
+
+
+def test_qparams_that_fill_the_memory(file: Path, tmp_path: Path) -> None:
+    def change(graph: Any) -> None:
+        graph["layouts"] |= {f"#plan/{index}.scale": "shift" for index in range(100, 100_000)}
+
+    assert refused(with_graph(file, tmp_path, change)).startswith("the file wants more memory than it is long")
 
 
 @pytest.mark.parametrize("kind", ["int8", "prepared"])
@@ -283,7 +310,7 @@ def test_files_of_every_format_open(path: Path) -> None:
 
 
 def test_a_file_of_each_kind_and_format_is_there() -> None:
-    kinds = {1: KINDS[:4], 2: (*KINDS, "integers")}
+    kinds = {1: KINDS[:4], 2: (*KINDS, "integers"), 3: (*KINDS, "integers")}
     assert max(kinds) == FORMAT
     assert {path.stem for path in FILES} >= {f"format-{number}-{kind}" for number in kinds for kind in kinds[number]}
 
