@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.fx import Node
 
 from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
@@ -48,6 +49,10 @@ Fits = Callable[[nn.Module], str | None]
 """Answers None, or why the layer that holds the weight cannot be run."""
 
 
+Where = Callable[[Mapping[str, Node]], str | None]
+"""Answers None, or why the operators that a pattern captured cannot be run where they stand in the graph."""
+
+
 def anything(thing: object) -> str | None:
     """Accept everything."""
     return None
@@ -62,6 +67,7 @@ class LoweringRule:
     activation: Accepts = anything
     weight: Accepts = anything
     layer: Fits = anything
+    where: Where = anything
     takes: tuple[int, ...] = ()
     """Positions of arguments of the root that may be computed at run time: the module is called with them then."""
     float_result: bool = False

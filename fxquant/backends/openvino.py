@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import nn
+from torch.fx import Node
+
 from fxquant.backends.base import Backend, register_backend
 from fxquant.backends.qdq import (
     JOINS,
@@ -16,19 +22,36 @@ from fxquant.backends.qdq import (
     table_of_bytes,
     zero_point_zero,
 )
-from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
+from fxquant.graph.affine import BATCH_NORMS
+from fxquant.graph.query import module_of
+from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.linear import LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.pool import POOL
 
 ACTIVATION = affine_if_unsigned
+SUMS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("add", "add_act"))
+
+
+def adds_to_convolution(captures: Mapping[str, Node]) -> str | None:
+    """Tell why a sum runs in float: neither summand is what a convolution gives, batch norm included."""
+    for node in (captures["a"], captures["b"]):
+        if isinstance(module_of(node), BATCH_NORMS):
+            node = node.all_input_nodes[0]
+        if isinstance(module_of(node), (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            return None
+    return "sums run in float unless they are behind a convolution, which adds them then"
 
 
 OPENVINO = register_backend(
     Backend(
         "openvino",
         rules=(
-            # Sums and functions after a layer are fused into it, past any quantize that stands between: so none does.
-            integer_rule((*RESIDUAL_PATTERNS, *CONV_PATTERNS), ACTIVATION, symmetric_weight, float_result=True),
+            # Functions after a layer are fused into it, past any quantize that stands between: so none does.
+            integer_rule(CONV_PATTERNS, ACTIVATION, symmetric_weight, float_result=True),
+            # A convolution adds a residual in place, as bytes, if its own result has qparams. Without them it writes
+            # bf16 where its input is read by another layer, too, and another kernel adds: 5 of 8 sums of ResNet-18.
+            replace(integer_rule(SUMS, ACTIVATION), where=adds_to_convolution),
             integer_rule(LINEAR_PATTERNS, ACTIVATION, symmetric_weight, float_result=True),
             integer_rule(MATMUL_PATTERNS, zero_point_zero, float_result=True),
             on_floats(names_of(WEIGHT_ONLY_LINEAR), weight=blocked_weight),
@@ -42,5 +65,5 @@ OPENVINO = register_backend(
         joins_on_one_qparams=True,
     )
 )
-"""Not in the table, because it runs them in float: sums and products alone, functions of one tensor, softmax, layer
+"""Not in the table, because it runs them in float: other sums, products, functions of one tensor, softmax, layer
 norm, dynamic and transposed layers."""

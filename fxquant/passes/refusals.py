@@ -116,7 +116,9 @@ def refuse_match(match: Match, backend: Backend, rules: Rules) -> Refusal | None
         return refusal(f"its argument {computed.name!r} is computed at run time")
     quantizes = uses_qparams or bool(match.pattern.dynamic)
     # The back end accepts a scheme (None), or says why it cannot store it.
-    reason = lowering.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
+    reason = lowering.where(match.captures)
+    if reason is None and quantizes and qconfig.activation_scheme is not None:
+        reason = lowering.activation(qconfig.activation_scheme)
     if reason is None and match.pattern.weight_capture and qconfig.weight_scheme is not None:
         reason = _why_not_weight(match, lowering, qconfig.weight_scheme)
     return None if reason is None else refusal(f"backend {backend.name!r}: {reason}")

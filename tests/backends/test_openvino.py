@@ -1,4 +1,4 @@
-"""What is planned for OpenVINO: sums and functions fused into layers, and one set of qparams for what is joined."""
+"""What is planned for OpenVINO: fused functions, sums behind convolutions, one set of qparams for what is joined."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.exporting.onnx.runtimes import layers
 from tests.backends.test_onnxruntime import SYMMETRIC, Residual, X
 
 
@@ -18,9 +19,43 @@ def units(model: nn.Module, qconfig=None) -> list[tuple[str, bool]]:
     return [(unit.pattern, "y" in unit.roles) for unit in prepared(model, qconfig).plan.units]
 
 
-def test_a_residual_is_part_of_the_convolution():
+def test_a_convolution_has_qparams_before_it_adds():
     model = nn.Sequential(Residual(), nn.Conv2d(4, 2, 1))
-    assert units(model) == [("conv_act", True), ("conv_add_act", True), ("conv", False)]
+    assert units(model) == [("conv_act", True), ("conv", True), ("add_act", True), ("conv", False)]
+
+
+class Sums(nn.Module):
+    """Adds what comes of a linear layer, what a convolution gives behind its batch norm, and what a function gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.norm(self.conv(x))
+        x = x + self.linear(x)
+        return self.last(x + x.sigmoid())
+
+
+def test_sums_that_no_convolution_takes_part_in_stay_float():
+    planned = prepared(Sums()).plan
+    assert [unit.pattern for unit in planned.units] == ["conv_bn", "add", "linear", "conv"]
+    reasons = [refusal.reason for refusal in planned.refusals if refusal.node.startswith("add")]
+    assert len(reasons) == 2
+    assert all("sums run in float unless they are behind a convolution" in reason for reason in reasons)
+
+
+def test_residuals_are_added_by_convolutions_on_integers(tmp_path):
+    """Both summands are read by others, too: without qparams of its own the convolution would write floats."""
+    openvino = pytest.importorskip("openvino")
+    model = nn.Sequential(Residual(), Residual(), nn.Conv2d(4, 2, 1))
+    converted = fxq.convert(prepared(model).calibrate([X], progress=False), to="reference")
+    fxq.export_onnx(converted, tmp_path / "net.onnx", X, target="openvino")
+    found = layers(openvino.Core().compile_model(str(tmp_path / "net.onnx"), "CPU", {"INFERENCE_NUM_THREADS": 1}))
+    assert found["Convolution u8"] == 5
+    assert "Eltwise u8" not in found
+    assert "Subgraph u8" not in found
 
 
 def test_no_qparams_stand_between_a_convolution_and_its_function():
