@@ -4,12 +4,12 @@ quantizer makes of the same network and data."""
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from kept_files import kept
 from peers import Model, Peer
 from runtimes import RUNTIMES, onnxruntime_int8
 from torch import Tensor, nn
@@ -23,25 +23,26 @@ def planned_for(model: nn.Module, batches: Sequence[Tensor], target: str) -> nn.
     return fxq.convert(fxq.calibrate(prepared, batches, progress=False), to="reference")
 
 
-def written_by_fxquant(model: nn.Module, batches: Sequence[Tensor], target: str, folder: str) -> str:
+def written_by_fxquant(model: nn.Module, batches: Sequence[Tensor], target: str) -> str:
     """The model, planned for a runtime, as a file whose input ``x`` may have any batch size."""
-    path = str(Path(folder, "ours.onnx"))
-    count = torch.export.Dim("count", min=1, max=1024)
-    shapes = ({0: count},)
-    converted = planned_for(model, batches, target)
-    fxq.export_onnx(converted, path, batches[0], target=target, input_names=["x"], dynamic_shapes=shapes)
-    return path
+    name = f"fxquant_{target}.onnx"
+
+    def make(into: Path) -> None:
+        shapes = ({0: torch.export.Dim("count", min=1, max=1024)},)
+        converted = planned_for(model, batches, target)
+        fxq.export_onnx(converted, into / name, batches[0], target=target, input_names=["x"], dynamic_shapes=shapes)
+
+    return str(kept(name, make))
 
 
 def ours_in_onnxruntime(model: nn.Module, batches: Sequence[Tensor]) -> Model:
     """With the settings of the runtime's own contestant."""
     import onnxruntime as ort
 
-    with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        path = written_by_fxquant(model, batches, "onnxruntime", folder)
-        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    path = written_by_fxquant(model, batches, "onnxruntime")
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
@@ -50,8 +51,7 @@ def ours_in_openvino(model: nn.Module, batches: Sequence[Tensor]) -> Model:
     import openvino as ov
 
     core = ov.Core()
-    with tempfile.TemporaryDirectory() as folder:
-        converted = core.read_model(written_by_fxquant(model, batches, "openvino", folder)).clone()
+    converted = core.read_model(written_by_fxquant(model, batches, "openvino"))
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
 
     @functools.cache

@@ -3,16 +3,19 @@
 Same networks, calibration and turns as ``int8.py``. A ratio above 1 says that ours is faster; SQNR against float is
 measured on 64 crops of photographs that were not calibrated on, and theirs is that of the best of their calibrators.
 Where ours is more than half a dB below, ``fxq.compare`` names the layer that loses most. Networks that the JSON file
-holds are not measured again. Needs ``pip install onnx onnxscript onnxruntime openvino nncf``; what is missing costs its
-column. The machine must be quiet.
+holds are not measured again. Each file is made once, in ``--files``, and read by later runs: ``--make`` makes those
+that are missing and measures nothing, on a busy machine, too. Delete what another version made. Needs
+``pip install onnx onnxscript onnxruntime openvino nncf``; what is missing costs its column. The machine must be quiet
+while it measures.
 
-python benchmarks/exports.py --json out/exports.json
+python benchmarks/exports.py --make && python benchmarks/exports.py
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,6 +25,7 @@ from typing import Any
 import torch
 from exported import TARGETS, THEIRS, planned_for
 from int8 import MODELS
+from kept_files import FOLDER
 from runtimes import versions
 from tabulate import tabulate
 from torch import Tensor, nn
@@ -53,13 +57,20 @@ def main() -> None:
     path = Path(options.json)
     found = {} if options.fresh else finished(path, settings)
     for name in options.models:
-        if name in found:
+        if name in found and not options.make:
             continue
         start = time.perf_counter()
+        os.environ[FOLDER] = str(Path(options.files, f"{name}-{options.crops}").absolute())
+        if options.make:
+            make_files(name, options)
+            print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+            continue
         found[name] = measure(name, options)
         path.parent.mkdir(parents=True, exist_ok=True)  # after each network: what is cut short goes on there
         path.write_text(json.dumps({"machine": about, "settings": settings, "rows": found}, indent=1) + "\n")
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    if options.make:
+        return
     rows = [row for name in options.models for row in found[name]]
     print(tabulate([line(row) for row in rows], headers="keys", floatfmt=".2f"), end="\n\n")
     print(tabulate(summary(rows), headers="keys", floatfmt=".2f"))
@@ -68,19 +79,31 @@ def main() -> None:
             print(f"{row['model']}, {row['runtime']}: {', '.join(row['worst'])}")
 
 
+def contestants_of(options: argparse.Namespace) -> list[str]:
+    """Ours and theirs, of each runtime that was asked for."""
+    return [each for runtime in THEIRS if runtime in options.runtimes for each in (runtime, *THEIRS[runtime])]
+
+
+def make_files(name: str, options: argparse.Namespace) -> None:
+    """Make the files of a network that are missing; each runs once."""
+    calibration = calibration_batches(batch_size=8, num_batches=options.crops // 8)
+    model = random_network(name, calibration)
+    compete(contestants_of(options), model, calibration, {}, calibration[0][:1], 0)
+
+
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per runtime: milliseconds and SQNR of ours and of theirs."""
     calibration = calibration_batches(batch_size=8, num_batches=options.crops // 8)
     images = held_out(HELD_OUT)
     model = random_network(name, calibration)
     wanted = [runtime for runtime in THEIRS if runtime in options.runtimes]
-    names = [each for runtime in wanted for each in (runtime, *THEIRS[runtime])]
     timed = {options.batch: images[: options.batch].contiguous()}
-    contestants, outputs = compete(names, model, calibration, timed, images, options.rounds, options.clock)
+    contestants, outputs = compete(
+        contestants_of(options), model, calibration, timed, images, options.rounds, options.clock
+    )
     with torch.no_grad():
         exact = model(images)
     ms = {each.name: median_ms(each, options.batch) for each in contestants}
-    built = {each.name: each.built for each in contestants}
     noise = {peer: sqnr(exact, output) for peer, output in outputs.items()}
     failures = {each.name: each.failure for each in contestants if each.failure}
     rows = [
@@ -88,7 +111,6 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             "model": name,
             "runtime": runtime,
             "ms": {each: ms[each] for each in (runtime, *THEIRS[runtime])},
-            "cpu seconds to make": {each: built[each] for each in (runtime, *THEIRS[runtime])},
             "sqnr": {each: noise[each] for each in (runtime, *THEIRS[runtime]) if each in noise},
             "failures": {each: failures[each] for each in (runtime, *THEIRS[runtime]) if each in failures},
         }
@@ -173,6 +195,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two networks, 3 rounds: to see that it runs")
     parser.add_argument("--crops", type=int, default=32, help="that all calibrate on, a multiple of 8")
     parser.add_argument("--json", default="out/exports.json", help="where all is written, and read from")
+    parser.add_argument("--files", default="out/exports_files", help="where the files of all contestants are kept")
+    parser.add_argument("--make", action="store_true", help="make the files that are missing, and measure nothing")
     parser.add_argument("--fresh", action="store_true", help="measure what the JSON file holds, too")
     options = parser.parse_args()
     if options.quick:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kept_files import kept
 from peers import Model, Peer
 from torch import Tensor, nn
 
@@ -62,23 +63,26 @@ def onnxruntime_int8(model: nn.Module, batches: Sequence[Tensor], calibrator: st
             batch = next(self._batches, None)
             return None if batch is None else {"x": batch.numpy()}
 
-    with tempfile.TemporaryDirectory() as folder:
-        made = _onnx_file(model, batches[0], folder)
-        prepared, quantized = str(Path(folder, "prepared.onnx")), str(Path(folder, "int8.onnx"))
-        quant_pre_process(made, prepared)
-        quantize_static(
-            prepared,
-            quantized,
-            Reader(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod[calibrator],
-        )
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = ort.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
+    name = f"onnxruntime_{calibrator.lower()}.onnx"
+
+    def make(into: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            made, prepared = _onnx_file(model, batches[0], folder), str(Path(folder, "prepared.onnx"))
+            quant_pre_process(made, prepared)
+            quantize_static(
+                prepared,
+                str(into / name),
+                Reader(),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                calibrate_method=CalibrationMethod[calibrator],
+            )
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = ort.InferenceSession(str(kept(name, make)), options, providers=["CPUExecutionProvider"])
     return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
@@ -86,20 +90,19 @@ def openvino(*, int8: bool) -> Peer:
     """OpenVINO in its default precision: the float model (bf16 where the CPU has it), or int8 made by NNCF."""
 
     def build(model: nn.Module, batches: Sequence[Tensor]) -> Model:
-        import nncf
         import openvino as ov
 
-        with tempfile.TemporaryDirectory() as folder:
-            converted = ov.convert_model(_onnx_file(model, batches[0], folder))
-        if int8:
-            transformer = any(isinstance(module, nn.LayerNorm) for module in model.modules())
-            converted = nncf.quantize(
-                converted,
-                nncf.Dataset(batches, lambda batch: batch.numpy()),
-                subset_size=len(batches),
-                model_type=nncf.ModelType.TRANSFORMER if transformer else None,
-            )
+        name = "openvino_int8.xml" if int8 else "openvino_float.xml"
+
+        def make(into: Path) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                converted = ov.convert_model(_onnx_file(model, batches[0], folder))
+            if int8:
+                converted = _quantized_by_nncf(converted, model, batches)
+            ov.save_model(converted, into / name, compress_to_fp16=False)
+
         core = ov.Core()
+        converted = core.read_model(kept(name, make))
         settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
 
         @functools.cache
@@ -111,6 +114,18 @@ def openvino(*, int8: bool) -> Peer:
         return lambda x: torch.from_numpy(of_shape(x.shape)(x.numpy())[0])
 
     return build
+
+
+def _quantized_by_nncf(converted: Any, model: nn.Module, batches: Sequence[Tensor]) -> Any:
+    import nncf
+
+    transformer = any(isinstance(module, nn.LayerNorm) for module in model.modules())
+    return nncf.quantize(
+        converted,
+        nncf.Dataset(batches, lambda batch: batch.numpy()),
+        subset_size=len(batches),
+        model_type=nncf.ModelType.TRANSFORMER if transformer else None,
+    )
 
 
 RUNTIMES: dict[str, Peer] = {

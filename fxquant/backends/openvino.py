@@ -31,16 +31,29 @@ from fxquant.patterns.pool import POOL
 
 ACTIVATION = affine_if_unsigned
 SUMS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("add", "add_act"))
+PRODUCTS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("mul", "mul_act"))
 
 
 def adds_to_convolution(captures: Mapping[str, Node]) -> str | None:
     """Tell why a sum runs in float: neither summand is what a convolution gives, batch norm included."""
-    for node in (captures["a"], captures["b"]):
-        if isinstance(module_of(node), BATCH_NORMS):
-            node = node.all_input_nodes[0]
-        if isinstance(module_of(node), (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-            return None
+    if any(_is_of_convolution(captures[name]) for name in ("a", "b")):
+        return None
     return "sums run in float unless they are behind a convolution, which adds them then"
+
+
+def scales_convolution(captures: Mapping[str, Node]) -> str | None:
+    """Tell why a product runs on floats: neither factor is a function of what a convolution gives."""
+    for node in (captures["a"], captures["b"]):
+        sources = node.all_input_nodes
+        if _is_of_convolution(node) or (len(sources) == 1 and _is_of_convolution(sources[0])):
+            return None
+    return "products run on floats unless a convolution gives a factor, which it writes as bytes then"
+
+
+def _is_of_convolution(node: Node) -> bool:
+    if isinstance(module_of(node), BATCH_NORMS):
+        node = node.all_input_nodes[0]
+    return isinstance(module_of(node), (nn.Conv1d, nn.Conv2d, nn.Conv3d))
 
 
 OPENVINO = register_backend(
@@ -52,6 +65,9 @@ OPENVINO = register_backend(
             # A convolution adds a residual in place, as bytes, if its own result has qparams. Without them it writes
             # bf16 where its input is read by another layer, too, and another kernel adds: 5 of 8 sums of ResNet-18.
             replace(integer_rule(SUMS, ACTIVATION), where=adds_to_convolution),
+            # A product is a kernel for floats that reads bytes. With float factors, as those of squeeze-and-excitation,
+            # the convolution before it writes bf16, and what else reads its result needs a kernel that quantizes.
+            replace(integer_rule(PRODUCTS, ACTIVATION), where=scales_convolution),
             integer_rule(LINEAR_PATTERNS, ACTIVATION, symmetric_weight, float_result=True),
             integer_rule(MATMUL_PATTERNS, zero_point_zero, float_result=True),
             on_floats(names_of(WEIGHT_ONLY_LINEAR), weight=blocked_weight),
@@ -65,5 +81,5 @@ OPENVINO = register_backend(
         joins_on_one_qparams=True,
     )
 )
-"""Not in the table, because it runs them in float: other sums, products, functions of one tensor, softmax, layer
+"""Not in the table, because it runs them in float: other sums and products, functions of one tensor, softmax, layer
 norm, dynamic and transposed layers."""

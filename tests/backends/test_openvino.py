@@ -46,6 +46,41 @@ def test_sums_that_no_convolution_takes_part_in_stay_float():
     assert all("sums run in float unless they are behind a convolution" in reason for reason in reasons)
 
 
+class Excited(nn.Module):
+    """Squeeze and excitation: a function of a convolution, pooled, and multiplied with what comes of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.last = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.hardswish(self.conv(x))
+        x = x * nn.functional.hardsigmoid(self.gate(nn.functional.adaptive_avg_pool2d(x, 1)))
+        return self.last(x)
+
+
+class Gated(nn.Module):
+    """A product that no convolution has a part in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(x * x.sigmoid())
+
+
+def test_what_is_pooled_and_multiplied_is_quantized_once():
+    planned = prepared(Excited()).plan
+    assert [unit.pattern for unit in planned.units] == ["conv", "adaptive_avg_pool2d", "conv", "mul", "conv"]
+    hardswish = next(str(ref) for ref in planned.policies if str(ref).startswith("hardswish"))
+    readers = [unit.pattern for unit in planned.units if hardswish in map(str, unit.roles.values())]
+    assert readers == ["adaptive_avg_pool2d", "mul"]
+    (reason,) = [refusal.reason for refusal in prepared(Gated()).plan.refusals if refusal.pattern == "mul"]
+    assert "products run on floats unless a convolution gives a factor" in reason
+
+
 def test_residuals_are_added_by_convolutions_on_integers(tmp_path):
     """Both summands are read by others, too: without qparams of its own the convolution would write floats."""
     openvino = pytest.importorskip("openvino")
