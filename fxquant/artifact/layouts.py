@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fxquant.artifact.format import Header
 from fxquant.artifact.packing import check_packed, unpacked
-from fxquant.artifact.plan import PREFIX as OF_PLAN
+from fxquant.artifact.plan import is_of_plan
 from fxquant.errors import ArtifactError
 
 _LEAST = 128
@@ -21,7 +21,7 @@ def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None
     if not isinstance(layouts, dict):
         raise ArtifactError("the file does not say how its tensors lie")
     aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
-    of_plan = {name for name in aliases if name.startswith(OF_PLAN)} if header.format > 2 else set()
+    of_plan = {name for name in aliases if is_of_plan(name)} if header.format > 2 else set()
     _check_same(header, {name: layouts[name] for name in of_plan}, layouts)
     aliases -= of_plan
     stored = {name for name in header.tensors if not name.startswith("#")}
@@ -75,7 +75,7 @@ def in_their_order(
         if isinstance(order, list):
             found[name] = found[name].permute([order.index(axis) for axis in range(len(order))])
     for name, layout in layouts.items():
-        if isinstance(layout, str) and name.startswith(OF_PLAN):
+        if isinstance(layout, str) and is_of_plan(name):
             found[name] = stored[layout].clone()  # what is loaded into the module later is not the plan's
         elif isinstance(layout, str):
             if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):

@@ -21,6 +21,11 @@ PREFIX = "#plan/"
 """What the names of tensors of a plan begin with: no name in a model does."""
 
 
+def is_of_plan(name: str) -> bool:
+    """Tell whether a tensor of a file belongs to a plan: the model's, or that of a graph inside."""
+    return name.startswith("#") and PREFIX in name
+
+
 _HINTS: dict[type, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (QuantUnit, Refusal, CoverageRow)}
 
 

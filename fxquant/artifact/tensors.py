@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.artifact.format import can_hold
 from fxquant.artifact.packing import WIDTHS, pack, packed_layout
-from fxquant.artifact.plan import PREFIX as OF_PLAN
+from fxquant.artifact.plan import is_of_plan
 from fxquant.errors import ArtifactError
 from fxquant.kernels.embedding.lookup import HALF_BITS
 from fxquant.nn.table import QuantizedTable
@@ -61,7 +61,7 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
                 stored[name] = packed
         if name.endswith(_OF_QPARAMS) and name not in layouts:
             values = (value.dtype, value.shape, stored[name].numpy().tobytes())
-            if qparams.setdefault(values, name) != name and name.startswith(OF_PLAN):
+            if qparams.setdefault(values, name) != name and is_of_plan(name):
                 layouts[name] = qparams[values]
                 del stored[name]
     return stored, layouts
