@@ -17,6 +17,8 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 FRAGMENT = re.compile(r"^(What|Of|Whether|How|Which|Where|As|That|Those)\b")
 """A docstring that begins so is no sentence, in most cases."""
+LONG = 20
+"""Statements of a function, from which on its steps have comments."""
 WINDOW = 6
 """Lines that are equal, after names were replaced, to count as a copy."""
 
@@ -74,6 +76,20 @@ def docstrings(parsed: dict[Path, ast.Module]) -> Iterator[str]:
             text = ast.get_docstring(node) if isinstance(node, kinds) else None
             if text:
                 yield text
+
+
+def long_functions_without_comments(parsed: dict[Path, ast.Module]) -> int:
+    """Functions of more than ``LONG`` statements in which no comment says what a step is."""
+    count = 0
+    for path, tree in parsed.items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                body = lines[node.body[0].lineno - 1 : node.end_lineno]
+                statements = sum(isinstance(each, ast.stmt) for each in ast.walk(node)) - 1
+                has_docstring = ast.get_docstring(node) is not None
+                count += statements - has_docstring > LONG and not any("# " in line for line in body)
+    return count
 
 
 def share_of_signatures(package: Path, parsed: dict[Path, ast.Module]) -> float:
@@ -172,6 +188,7 @@ def main() -> None:
             f"{100 * sum(bool(FRAGMENT.match(text)) for text in texts) / len(texts):.1f}",
             3,
         ),
+        (f"functions of more than {LONG} statements without a comment", long_functions_without_comments(parsed), 0),
         (f"places with {WINDOW} equal lines, names replaced", copies(parsed), "a third of the start"),
         ("of these, of neither imports nor docstrings", copies(parsed, of="code"), "–"),
         ("of these, of statements: not heads, fields, tables and lists", copies(parsed, of="statements"), "–"),

@@ -697,6 +697,11 @@ def test_every_native_source_belongs_to_an_operator():
     assert found - stems == set()
 
 
+def test_loops_open_with_what_they_do():
+    silent = [path.name for path in CSRC.rglob("loops/*.cpp") if not path.read_text("utf-8").startswith("// ")]
+    assert silent == []
+
+
 def test_formulas_see_neither_torch_nor_pointers():
     found = []
     for path in sorted((CSRC / "math").glob("*")):

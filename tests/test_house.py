@@ -65,5 +65,12 @@ def test_lists_and_fields_are_copies_of_code_and_not_of_statements(house, packag
     assert house.copies(parsed, of="statements") == 1
 
 
+def test_long_functions_have_comments(house, package):
+    body = "\n".join(f"    x += {line}" for line in range(21))
+    (package / "c.py").write_text(f'def f(x):\n    """Add."""\n{body}\n')
+    (package / "d.py").write_text(f"def f(x):\n    # Add.\n{body}\n")
+    assert house.long_functions_without_comments(house.trees(package)) == 1
+
+
 def test_fragments(house, package):
     assert [bool(house.FRAGMENT.match(text)) for text in house.docstrings(house.trees(package))] == [False, True]

@@ -169,6 +169,7 @@ def _assembled(
     classes: Mapping[str, str],
 ) -> NamedGraphModule:
     """Make a model that has all modules, and no graph yet; ``classes`` are names of the classes of all graphs."""
+    # Build each module, in an order in which parents come first.
     model = NamedGraphModule(nn.Module(), Graph(), classes[""])
     built: dict[str, nn.Module] = {}
     for path, item in described.items():
@@ -185,6 +186,7 @@ def _assembled(
             built[path] = attempt(path, partial(build, plain, own))
             if item["type"] == GRAPH:
                 built[path] = _with_tensors_of(built[path], NamedGraphModule(nn.Module(), Graph(), classes[path]))
+        # Put it where its path says.
         parent, _, last = path.rpartition(".")
         if path:
             (model if not parent else built[parent]).add_module(last, built[path])

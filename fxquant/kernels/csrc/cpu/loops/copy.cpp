@@ -1,3 +1,10 @@
+// Copies a tensor to other strides, in the order of the memory of the result.
+//
+//   for stretch of elements in tasks:       # in parallel: copy_loop
+//       for row of the innermost dimension: copy it, or repeat its one value, or take it element by element
+//
+//   for kTile rows of a matrix in tasks:    # in parallel: transpose_loop, where the last two dimensions change places
+//       for kTile columns: transpose the tile
 #include "cpu/loops/copy.h"
 
 #include <cstring>

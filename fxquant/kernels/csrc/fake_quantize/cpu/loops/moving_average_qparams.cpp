@@ -1,3 +1,11 @@
+// The smallest and the largest value of each channel, from which moving averages and qparams follow.
+//
+// A dense tensor is seen as [outer, channels, inner] in the order of its memory (common/layout.h). A task is a range of its
+// elements, with extremes of its own.
+//
+//   for range of elements in tasks:         # in parallel
+//       for stretch of one channel, or row of channels side by side:
+//           for element: minimum, maximum   # NaN counts, or only finite values do (extremes.h)
 #include "fake_quantize/cpu/loops/moving_average_qparams.h"
 
 #include "fake_quantize/cpu/loops/extremes.h"

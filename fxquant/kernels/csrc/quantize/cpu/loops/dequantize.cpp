@@ -1,3 +1,9 @@
+// Dequantization: y = (q - zero_point) * scale, float32. The dense tensor is seen as [outer, channels, inner], as for
+// quantize.cpp:
+//
+//   for range of elements in tasks:         # in parallel
+//       for stretch of one channel, or row of channels side by side:
+//           for element: subtract, multiply
 #include "quantize/cpu/loops/dequantize.h"
 
 #include "cpu/loops/channels.h"

@@ -1,3 +1,22 @@
+// Quantization: q = clamp(round(x / scale) + zero_point), in the dtype of the integers.
+//
+// A dense tensor is seen as [outer, channels, inner] in the order of its memory (common/layout.h). A task is a range of its
+// elements.
+//
+//   for range of elements in tasks:         # in parallel
+//       for stretch of one channel:         # qparams are constants of the loop (quantize_run.h)
+//           for element: round, clamp
+//       for row of channels side by side:   # inner == 1
+//           for element: round and clamp with the qparams of its channel
+//
+// An image whose channels are planes, and whose result is channels_last, has a loop nest of its own:
+//
+//   for image, kPixels pixels in tasks:     # in parallel
+//       for kWidth channels:
+//           for channel: quantize its stretch of the plane
+//           transpose the stretches to pixels
+//
+// float16 and bfloat16 are converted in blocks of kBlock floats that stay in the L1 cache.
 #include "quantize/cpu/loops/quantize.h"
 
 #include <cstring>
