@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ import torch
 import torchvision
 from tabulate import tabulate
 
-import fxquant as fxq
 from fxquant.demo.measure import machine
 from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import random_network
@@ -43,10 +41,6 @@ SLOWER = 1.03
 """How many times as long a call may take as before."""
 WORSE = 0.05
 """dB that are no loss: what is printed has one digit."""
-TURN = 0.2
-"""Seconds of a turn at least."""
-WARM = 4
-"""Calls before the first turn: a program is made in the third."""
 
 
 @dataclass
@@ -68,8 +62,8 @@ class Checkout:
         return json.loads(line)
 
 
-def started(stack: ExitStack, checkout: Path, task: Path) -> Checkout:
-    command = [sys.executable, __file__, "--serve", str(task), "--checkout", str(checkout)]
+def started(stack: ExitStack, checkout: Path, task: Path, answer: Path) -> Checkout:
+    command = [sys.executable, str(HERE / "benchmarks" / "checkout_process.py"), str(task), str(answer), str(checkout)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(checkout)}, **pipes)
     stack.enter_context(process)
@@ -87,8 +81,11 @@ def measured(
         task = Path(folder, "task.pt")
         judged = labelled_batch(side)[0]
         torch.save((model, batches, judged, torch.get_num_threads(), batch), task)
-        before, now = (started(stack, checkout, task) for checkout in (against, HERE))
-        decibels = [checkout.answer() for checkout in (before, now)]
+        answers = [Path(folder, f"{name}.pt") for name in ("before", "now")]
+        before, now = (started(stack, *each) for each in zip((against, HERE), (task, task), answers, strict=True))
+        for checkout in (before, now):
+            checkout.answer()
+        decibels = [sqnr(model(judged), torch.load(answer)) for answer in answers]
         turns = [(before.ask("turn"), now.ask("turn")) for _ in range(rounds)]
         plans = [(before.ask("plan"), now.ask("plan")) for _ in range(plan_rounds)]
     row = {
@@ -104,31 +101,6 @@ def measured(
     return row | {"verdict": ", ".join(said for said, is_so in (("slower", slower), ("noisier", worse)) if is_so)}
 
 
-def serve(task: str, checkout: str) -> None:
-    """What a process does: quantize, tell the decibels, then do what each line asks for, and tell the milliseconds."""
-    if not Path(fxq.__file__).is_relative_to(checkout):
-        sys.exit(f"fxquant was imported from {fxq.__file__}, not from {checkout}")
-    model, batches, judged, threads, batch = torch.load(task, weights_only=False)
-    torch.set_num_threads(threads)
-    with torch.no_grad():
-        prepared = fxq.calibrate(fxq.prepare(model, batches[0][:1]), batches, progress=False)
-        int8 = fxq.convert(prepared)
-        print(json.dumps(sqnr(model(judged), int8(judged))), flush=True)
-        x = judged[:1].expand(batch, -1, -1, -1).contiguous()
-        for _ in range(WARM):
-            int8(x)
-        for line in sys.stdin:
-            ms = milliseconds(int8, x) if line.strip() == "turn" else milliseconds_to_convert(model, x)
-            print(json.dumps(ms), flush=True)
-
-
-def milliseconds_to_convert(model: torch.nn.Module, x: torch.Tensor) -> float:
-    """Of prepare, calibrate on one image, and convert."""
-    begin = time.perf_counter()
-    fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
-    return 1e3 * (time.perf_counter() - begin)
-
-
 def import_ratio(against: Path, rounds: int) -> float:
     """Time of ``import fxquant`` behind ``import torch``, as a ratio of this checkout to the other one."""
     code = "import time, torch; t = time.perf_counter(); import fxquant; print(time.perf_counter() - t)"
@@ -141,23 +113,8 @@ def import_ratio(against: Path, rounds: int) -> float:
     return statistics.median(now / before for before, now in turns)
 
 
-def milliseconds(model: torch.nn.Module, x: torch.Tensor) -> float:
-    """Of a call: the median of a turn, whose first call is not counted."""
-    model(x)
-    times: list[float] = []
-    start = time.perf_counter()
-    while not times or time.perf_counter() - start < TURN:
-        begin = time.perf_counter()
-        model(x)
-        times.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(times)
-
-
 def main() -> None:
     options = arguments()
-    if options.serve:
-        serve(options.serve, options.checkout)
-        return
     torch.set_num_threads(options.threads)
     print("\n".join(f"{key}: {value}" for key, value in machine().items()), flush=True)
     with torch.no_grad():
@@ -202,8 +159,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1, help="images of a call")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     parser.add_argument("--json", help="also write everything to this file")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--checkout", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

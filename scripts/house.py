@@ -85,7 +85,7 @@ def long_functions_without_comments(parsed: dict[Path, ast.Module]) -> int:
         lines = path.read_text(encoding="utf-8").splitlines()
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                body = lines[node.body[0].lineno - 1 : node.end_lineno]
+                body = lines[node.lineno - 1 : node.end_lineno]
                 statements = sum(isinstance(each, ast.stmt) for each in ast.walk(node)) - 1
                 has_docstring = ast.get_docstring(node) is not None
                 count += statements - has_docstring > LONG and not any("# " in line for line in body)
