@@ -97,6 +97,7 @@ class QuantTracer(Tracer):
             left_out: Without an example: argument name -> the default that it is fixed to.
         """
         super().__init__()
+        # What is asked for.
         self._leaf_policy = LeafPolicy(leaf_modules, leaf_types)
         self._bound = bound
         self._fixed = {name: value for name, value in (bound or left_out or {}).items() if type(value) in FIXED}
@@ -107,6 +108,7 @@ class QuantTracer(Tracer):
         self._factory_tensors = FactoryTensors(self)
         self.marks_training_flag = marks_training_flag
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
+        # What happens during a trace.
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
