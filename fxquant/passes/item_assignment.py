@@ -61,6 +61,11 @@ class ItemAssignments:
             new = self._in_turn(emit, source, strided, slices[strided], value)
         return new, [each for each in self.gm.graph.nodes if each not in before]
 
+    def forget_pieces(self) -> None:
+        """Make later joins of what tensors hold then: an operator that stays in place may have changed the pieces."""
+        self._pieces.clear()
+        self._turns.clear()
+
     def _value(self, emit: Emitter, node: Node) -> tuple[Node, Node]:
         """Return the tensor that is written to, and what is written, with all of its dimensions."""
         source, key, value = node.args
@@ -76,7 +81,7 @@ class ItemAssignments:
 
     def _replaced(self, emit: Emitter, source: Node, slices: Sequence[tuple[int, slice]], value: Node) -> Node:
         if not slices:
-            return value
+            return emit.function(torch.clone, value)  # a later change of the tensor is none of the value
         (dim, part), *inner = slices
         start, stop = part.start or None, part.stop
         if inner:

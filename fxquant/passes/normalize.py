@@ -75,6 +75,7 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 _rewrite_in_place(node, changed, call, roots, order)
             else:
                 _keep_in_place(node, changed, reason, roots, order)
+                assignments.forget_pieces()
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
             if call.drops is not None and SAME_WHILE_TRAINING not in node.meta:

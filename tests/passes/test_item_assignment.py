@@ -155,6 +155,37 @@ def test_it_trains_as_the_float_model():
         assert torch.cosine_similarity(wanted.flatten(), found.flatten(), 0) > 0.98
 
 
+def changed_after_all(m, x):
+    y, z = torch.empty_like(m.first(x)), m.second(x)
+    y[:] = z
+    y.add_(1)
+    return y * z
+
+
+def pieces_that_change(m, x):
+    y, z, part = torch.empty_like(m.first(x)), m.second(x), m.small(x)
+    y[:, :3] = part
+    part.select(1, 0).mul_(2)  # stays in place
+    y[:, 3:] = z[:, 3:] + part
+    return y
+
+
+def value_that_changes(m, x):
+    y, z = m.first(x), m.small(x)
+    y[:, :3] = z
+    z.add_(1)
+    y[:, 3:] = z
+    return y
+
+
+@pytest.mark.parametrize("body", [changed_after_all, pieces_that_change, value_that_changes])
+def test_later_changes_are_of_the_tensor_or_of_the_value_alone(body):
+    model = net(body)
+    prepared = fxq.prepare(model, X)
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
+
+
 def alias(m, x):
     y = m.first(x)
     view = y[:, 1]
