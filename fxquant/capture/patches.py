@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import torch.nn.utils.rnn as rnn
 from torch import nn
 from torch.fx import Proxy, _symbolic_trace
+from torch.nn.modules import transformer
 
 from fxquant.capture.modes import last_of, noted_if_idle, takes_training
 from fxquant.capture.proxies import UNKNOWN, TensorProxy, proxies_in
@@ -198,7 +199,11 @@ def _record(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def traceable_transformers() -> Iterator[None]:
     """Let encoders and decoders compute on proxies what they compute else, without looking at values."""
-    forwards: tuple[tuple[Any, Any], ...] = ((nn.TransformerEncoder, _encode), (nn.TransformerDecoder, _decode))
+    forwards: tuple[tuple[Any, Any], ...] = (
+        (nn.TransformerEncoder, _encode),
+        (nn.TransformerEncoderLayer, _encode_once),
+        (nn.TransformerDecoder, _decode),
+    )
     before = [(kind, kind.forward) for kind, _ in forwards]
     try:
         for kind, instead in forwards:
@@ -214,9 +219,31 @@ def _for_proxies(instead: Callable[..., Any], forward: Callable[..., Any]) -> Ca
     def either(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(first, Proxy):
             return forward(self, first, *args, **kwargs)
-        return instead(forward, self, first, *args, **kwargs)
+        known = isinstance(first, TensorProxy) and first.example is not UNKNOWN
+        with nullcontext() if known else _slow_path():
+            return instead(forward, self, first, *args, **kwargs)
 
     return either
+
+
+@contextmanager
+def _slow_path() -> Iterator[None]:
+    """Let forwards of transformers not ask for the sizes of their inputs, which are unknown without example inputs.
+
+    They choose the fast path by these, and warn of masks that were said to be causal and are none.
+    """
+    fast, length = torch.backends.mha.get_fastpath_enabled(), transformer._get_seq_len
+    torch.backends.mha.set_fastpath_enabled(False)
+    transformer._get_seq_len = lambda *_: None
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        transformer._get_seq_len = length
+
+
+def _encode_once(forward: Callable[..., Any], self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
+    return forward(self, src, *args, **kwargs)
 
 
 def _encode(

@@ -198,7 +198,7 @@ class QuantTracer(Tracer):
 
     def _trace(self, root: nn.Module, concrete_args: dict[str, Any] | None) -> Graph:
         if self._bound is None:
-            with no_traced_attributes(root):
+            with traceable_transformers(), no_traced_attributes(root):
                 return super().trace(root, concrete_args)
         self._bound = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), dict(self._bound))
         with (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import nn
 from torch.fx import GraphModule
@@ -17,6 +17,8 @@ from fxquant.compat.custom_config import PrepareCustomConfig
 from fxquant.compat.quantize_fx import convert_fx, convert_to_reference_fx, prepare_fx, prepare_qat_fx
 from fxquant.compat.stubs import QuantWrapper
 from fxquant.errors import InputError, NotOffered
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _CLASSES = "float_to_observed_custom_module_class"
 _CONVERTED_CLASSES = "observed_to_quantized_custom_module_class"
@@ -49,7 +51,7 @@ def prepare(
     """
     _refuse_lists(allow_list=allow_list, observer_non_leaf_module_list=observer_non_leaf_module_list)
     custom = _custom(prepare_custom_config_dict)
-    return _result(model, prepare_fx(model, rules_of_attributes(model), None, custom), inplace)
+    return in_place_of(model, prepare_fx(model, rules_of_attributes(model), None, custom), inplace)
 
 
 def prepare_qat(model: nn.Module, mapping: Any = None, inplace: bool = False) -> GraphModule:
@@ -70,7 +72,7 @@ def prepare_qat(model: nn.Module, mapping: Any = None, inplace: bool = False) ->
         raise InputError(
             "prepare_qat takes a model in training mode", got="evaluation mode", hint="model.train() first"
         )
-    return _result(model, prepare_qat_fx(model, rules_of_attributes(model), None), inplace)
+    return in_place_of(model, prepare_qat_fx(model, rules_of_attributes(model), None), inplace)
 
 
 def convert(
@@ -100,7 +102,7 @@ def convert(
     _refuse_lists(mapping=mapping)
     custom = _custom_of_conversion(convert_custom_config_dict)
     make = convert_to_reference_fx if is_reference else convert_fx
-    return _result(module, make(module, custom, remove_qconfig), inplace)
+    return in_place_of(module, make(module, custom, remove_qconfig), inplace)
 
 
 def quantize(
@@ -169,20 +171,19 @@ def _custom_of_conversion(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return {_CONVERTED_CLASSES: {"static": classes}} if classes else {}
 
 
-def _result(model: nn.Module, graph_module: GraphModule, inplace: bool) -> GraphModule:
+def in_place_of(model: nn.Module, result: Model, inplace: bool) -> Model:
     """Return what was made; if ``inplace``, ``model`` becomes it: its class, its modules and its attributes."""
     if not inplace:
-        return graph_module
+        return result
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for name, new in list(graph_module.named_parameters(remove_duplicate=False)):
+    for name, new in list(result.named_parameters(remove_duplicate=False)):
         old = parameters.get(name)
         if old is not None and old.shape == new.shape and old.dtype == new.dtype:
             parent, _, attribute = name.rpartition(".")
-            graph_module.get_submodule(parent)._parameters[attribute] = old
-    model.__dict__ = graph_module.__dict__
-    model.__class__ = type(graph_module)
-    assert isinstance(model, GraphModule)
-    return model
+            result.get_submodule(parent)._parameters[attribute] = old
+    model.__dict__ = result.__dict__
+    model.__class__ = type(result)
+    return cast(Model, model)
 
 
 def _refuse_lists(**given: Any) -> None:

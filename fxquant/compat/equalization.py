@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fxquant.compat.configuration import original_qconfig
+from fxquant.compat.not_offered import refuse_observers
 from fxquant.compat.observer import PerChannelMinMaxObserver
-from fxquant.compat.qconfig import refuse_observers
 from fxquant.equalization.regions import NO_SHAPES
 from fxquant.equalization.scaled_copy import scaled_copy
 from fxquant.equalization.search import Options, Search

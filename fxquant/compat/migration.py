@@ -8,7 +8,7 @@ CHANGED: dict[str, str] = {
     "convert_fx": "modules of fxquant.nn, plain int8 tensors, float32 biases; recurrent layers by dynamic qconfigs",
     "convert_to_reference_fx": "quantize and dequantize are operators of fxquant, not of quantized dtypes",
     "fuse_fx": "needs a torch that has torch.ao.nn.intrinsic; prepare_fx does without",
-    "quantize_dynamic": "returns a graph, or of what cannot be traced a copy with other layers; no float16, no inplace",
+    "quantize_dynamic": "returns a graph, or of what cannot be traced a copy with other layers; no float16",
     "FusedMovingAvgObsFakeQuantize": "symmetric scales are the range over 127.5 steps, as of observers, not over 128",
     "BackendConfig": "read for what it forbids; lowering and fused classes are those of fxquant",
     **dict.fromkeys(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from fxquant.compat.migration import NOT_OFFERED
 from fxquant.errors import NotOffered
 
@@ -29,3 +31,16 @@ def refusal_of(name: str) -> Any:
     if name in NOT_OFFERED:
         return refusing(name)
     raise AttributeError(f"torch.ao.quantization has no name {name!r} that fxquant.compat knows")
+
+
+def refuse_observers(kind: str, *given: Any) -> None:
+    """Refuse observers where constructors of observers are wanted, in torch.ao's words.
+
+    Raises:
+        ValueError: one of ``given`` is an observer.
+    """
+    if any(isinstance(each, nn.Module) for each in given):
+        raise ValueError(
+            f"{kind} received observer instance, please pass observer class instead. "
+            "Use MyObserver.with_args(x=1) to override arguments to constructor if needed"
+        )

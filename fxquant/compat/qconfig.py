@@ -23,7 +23,7 @@ from fxquant.compat.fake_quantize import (
     fused_per_channel_wt_fake_quant_range_neg_127_to_127,
     fused_wt_fake_quant_range_neg_127_to_127,
 )
-from fxquant.compat.not_offered import refusal_of
+from fxquant.compat.not_offered import refusal_of, refuse_observers
 from fxquant.compat.observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -42,19 +42,6 @@ from fxquant.compat.observer import (
     per_channel_weight_observer_range_neg_127_to_127,
     weight_observer_range_neg_127_to_127,
 )
-
-
-def refuse_observers(kind: str, *given: Any) -> None:
-    """Refuse observers where constructors of observers are wanted, in torch.ao's words.
-
-    Raises:
-        ValueError: one of ``given`` is an observer.
-    """
-    if any(isinstance(each, nn.Module) for each in given):
-        raise ValueError(
-            f"{kind} received observer instance, please pass observer class instead. "
-            "Use MyObserver.with_args(x=1) to override arguments to constructor if needed"
-        )
 
 
 class QConfig(namedtuple("QConfig", ["activation", "weight"])):

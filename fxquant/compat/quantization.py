@@ -11,6 +11,7 @@ from fxquant.compat import (
     custom_config,
     equalization,
     fake_quantize,
+    not_offered,
     observer,
     qconfig,
     qconfig_mapping,
@@ -51,7 +52,8 @@ def public_names(module: ModuleType) -> dict[str, Any]:
 
 def _is_public(module: ModuleType, name: str, value: Any) -> bool:
     home = getattr(value, "__module__", module.__name__)
-    return not name.startswith("_") and not isinstance(value, ModuleType) and str(home).startswith("fxquant")
+    is_ours = str(home).startswith("fxquant") and home != not_offered.__name__  # which has no name of torch.ao
+    return not name.startswith("_") and not isinstance(value, ModuleType) and is_ours
 
 
 OFFERED: dict[str, Any] = {

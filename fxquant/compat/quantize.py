@@ -12,6 +12,7 @@ from fxquant.compat.configuration import qconfig_of
 from fxquant.compat.eager import (
     add_quant_dequant,
     convert,
+    in_place_of,
     prepare,
     prepare_qat,
     propagate_qconfig_,
@@ -52,20 +53,20 @@ def quantize_dynamic(
     forward torch.fx cannot trace, it is a copy in which the layers are quantized one by one.
 
     Args:
-        model: The float model, in evaluation mode. It is not changed.
+        model: The float model, in evaluation mode.
         qconfig_spec: Module classes or names; or a dict from these to a QConfig. None: what torch.ao quantizes.
         dtype: ``torch.qint8``, or ``torch.quint8`` and ``torch.quint4x2`` for tables of embeddings.
         mapping: Refused.
-        inplace: Refused.
+        inplace: Let ``model`` itself become what is returned.
 
     Raises:
-        NotOffered: ``dtype`` is float16; ``mapping`` or ``inplace`` is given.
+        NotOffered: ``dtype`` is float16, or ``mapping`` is given.
     """
     if dtype not in SPECS:
         raise NotOffered("quantize_dynamic makes no such weights", got=dtype, hint="model.half() keeps float16 weights")
-    if mapping is not None or inplace:
-        got = "inplace=True" if inplace else "mapping=..."
-        raise NotOffered("quantize_dynamic makes a new model", got=got, hint="use what it returns")
+    if mapping is not None:
+        hint = "module classes as keys of qconfig_spec say what is quantized"
+        raise NotOffered("quantize_dynamic takes no classes of quantized layers", got="mapping=...", hint=hint)
     # Make rules of the specification.
     qconfig, usual = SPECS[dtype]
     spec = dict.fromkeys(usual, qconfig) if qconfig_spec is None else qconfig_spec
@@ -91,7 +92,7 @@ def quantize_dynamic(
     if left:
         hint = "quantize_dynamic(model, {nn.Linear}) leaves them out"
         warn("recurrent layers stay float", got=listing(left), hint=hint)
-    return converted
+    return in_place_of(model, converted, inplace)
 
 
 swap_module = refusing("swap_module")

@@ -29,7 +29,7 @@ from fxquant.graph.module import get_metadata
 def prepare_fx(
     model: nn.Module,
     qconfig_mapping: Any,
-    example_inputs: Any,
+    example_inputs: Any = None,
     prepare_custom_config: Any = None,
     _equalization_config: Any = None,
     backend_config: Any = None,
@@ -39,7 +39,8 @@ def prepare_fx(
     Args:
         model: The float model, in evaluation mode. It is not changed.
         qconfig_mapping: A ``QConfigMapping`` of this package or of torch.ao, or the dict form.
-        example_inputs: Tuple of the positional inputs. If they do not run, the model is prepared without them.
+        example_inputs: Tuple of the positional inputs. If there are none, as in programs for torch before 1.13, or if
+            they do not run, what depends on shapes stays float.
         prepare_custom_config: A ``PrepareCustomConfig``, or the dict form.
         _equalization_config: A ``QConfigMapping`` of equalization QConfigs, or the dict form. Channels between layers
             are scaled by ``fxquant.equalize`` on the example inputs, before anything is measured, where the noise
@@ -55,7 +56,7 @@ def prepare_fx(
 def prepare_qat_fx(
     model: nn.Module,
     qconfig_mapping: Any,
-    example_inputs: Any,
+    example_inputs: Any = None,
     prepare_custom_config: Any = None,
     backend_config: Any = None,
 ) -> GraphModule:

@@ -178,15 +178,22 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
 
 def eval_copy_if_training(model: nn.Module) -> nn.Module:
     """Return the model, or, if it is in training mode, a copy in evaluation mode, with a warning."""
-    training = sum(module.training for module in model.modules())
+    training = [module for module in model.modules() if module.training]
     if not training:
         return model
+    if all(map(_only_calls_its_children, training)):  # fusing puts layers in evaluation mode into new containers
+        return copy_of(model).eval()
     warn(
         "the model is in training mode; it is calibrated and converted as if eval() had been called",
-        got=f"{training} modules have training=True",
+        got=f"{len(training)} modules have training=True",
         hint="call model.eval() first",
     )
     return copy_of(model).eval()
+
+
+def _only_calls_its_children(module: nn.Module) -> bool:
+    """Tell whether a module is a container, which computes the same in either mode."""
+    return type(module).forward is nn.Sequential.forward and len(module._modules) > 0
 
 
 def check_target(to: str, backend: Backend, *, checked: bool = False) -> None:

@@ -61,3 +61,29 @@ def test_attention_is_taken_apart_with_example_inputs_and_says_so_without():
 def test_norms_say_why_they_stay_float(layer):
     with pytest.raises(PlanError, match="has no operator that can be quantized"):
         fxq.prepare(layer.eval(), None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2),
+        lambda: nn.TransformerEncoderLayer(4, 2, 8),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)),
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8), 1),
+    ],
+    ids=["encoder", "layer", "inside", "decoder"],
+)
+def test_transformers_are_traced_without_example_inputs(make):
+    torch.manual_seed(0)
+    model = make().eval()
+    inputs = (X, X) if isinstance(model, nn.TransformerDecoder) else (X,)
+    prepared = fxq.prepare(model, None)
+    assert torch.backends.mha.get_fastpath_enabled()
+    reasons = {row.node: row.reason for row in prepared.coverage().rows if row.fate == "float"}
+    assert any("only example inputs tell the shapes" in str(reason) for reason in reasons.values())
+    assert {"linear_act", "linear"} <= {unit.pattern for unit in prepared.plan.units}
+    for _ in range(2):
+        prepared.observe(*inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(prepared(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
+        assert sqnr(model(*inputs), fxq.convert(prepared)(*inputs)) > 25

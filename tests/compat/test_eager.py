@@ -13,6 +13,7 @@ from fxquant.compat import eager
 from fxquant.compat.fake_quantize import disable_observer
 from fxquant.compat.observer import MinMaxObserver
 from fxquant.compat.qconfig import QConfig, default_qconfig, get_default_qat_qconfig, get_default_qconfig
+from fxquant.compat.quantize_fx import convert_fx, prepare_fx, prepare_qat_fx
 from fxquant.compat.stubs import DeQuantStub, FloatFunctional, FXFloatFunctional, QuantStub, QuantWrapper
 from fxquant.errors import InputError, NotOffered
 
@@ -171,3 +172,25 @@ def test_operators_of_float_functional():
     assert torch.equal(f.matmul(x, y.T), x @ y.T)
     with pytest.raises(RuntimeError, match="not intended"):
         f(x)
+
+
+def test_containers_that_torch_fuses_into_are_no_training_mode():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Identity()).eval()
+    model[0].training = True  # as a new ConvReLU2d of torch.ao.nn.intrinsic is
+    model.qconfig, x = get_default_qconfig("x86"), torch.randn(2, 3, 8, 8)
+    prepared = eager.prepare(model)  # a warning is an error in tests
+    for _ in range(2):
+        prepared(x)
+    assert (eager.convert(prepared)(x) - model(x)).abs().max() < 0.05
+
+
+def test_programs_for_torch_before_1_13_give_no_example_inputs():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    prepared = prepare_fx(model, {"": get_default_qconfig("x86")})
+    prepared(x)
+    assert (convert_fx(prepared)(x) - model(x)).abs().max() < 0.05
+    trained = prepare_qat_fx(model.train(), {"": get_default_qat_qconfig("x86")})
+    trained(x).sum().backward()
+    assert isinstance(convert_fx(trained.eval()).get_submodule("0"), fxq.nn.QuantizedConv)

@@ -109,8 +109,31 @@ def test_what_quantize_dynamic_does_not_do():
     model = nn.Sequential(nn.Linear(8, 8)).eval()
     with pytest.raises(NotOffered, match="no such weights"):
         quantize.quantize_dynamic(model, dtype=torch.float16)
-    with pytest.raises(NotOffered, match="a new model"):
-        quantize.quantize_dynamic(model, inplace=True)
+    with pytest.raises(NotOffered, match="no classes of quantized layers"):
+        quantize.quantize_dynamic(model, mapping={nn.Linear: nn.Linear})
+
+
+def test_dynamic_quantization_in_place():
+    x = torch.randn(3, 8)
+    models = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval(), OnValues().eval()]
+    for model in models:
+        expected = quantize.quantize_dynamic(model)
+        reference = model(x)
+        assert quantize.quantize_dynamic(model, {nn.Linear}, inplace=True) is model
+        assert any(isinstance(module, fxq.nn.QuantizedDynamicLinear) for module in model.modules())
+        assert torch.equal(model(x), expected(x))
+        assert (model(x) - reference).abs().max() < 0.1
+
+
+class OnValues(nn.Module):
+    """torch.fx cannot trace it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) if float(x.sum()) > -1e9 else x
 
 
 class Recurrent(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from fxquant.capture.exported.names import innermost, torch_class_of
+from fxquant.capture.exported.names import Kind, innermost, stack_of, torch_class_of
 from fxquant.graph.query import attribute_at
 
 _aten = torch.ops.aten
@@ -36,7 +36,7 @@ class RecurrentCall:
     """A call of a recurrent layer, in place of an operator that takes its tensors."""
 
     path: str
-    """Where the layer was in the user's model."""
+    """Where the layer was in the user's model; the name of its class in small letters, where it was the whole model."""
     layer: nn.RNNBase | nn.RNNCellBase
     key: tuple[Any, ...]
     """Calls of one path and one key call the same layer."""
@@ -51,7 +51,7 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
         node: A node of the program.
         state: Holds the program's tensors under their paths.
     """
-    inside = innermost(node)
+    inside = next(reversed(stack_of(node).values()), None)  # its path is empty where the layer is the whole model
     if node.kwargs or inside is None:
         return None
     if node.target in _CELLS:
@@ -67,7 +67,7 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
     path, nodes = inside[0], list(parameters)  # type: ignore[arg-type]
     if not all(isinstance(one, Node) and one.op == "get_attr" for one in nodes):
         return None
-    names = [str(one.target).removeprefix(f"{path}.") for one in nodes]
+    names = [_name_in(path, one) for one in nodes]
     tensors: list[Any] = [attribute_at(state, str(one.target)) for one in nodes]
     projected = names[2 + 2 * bool(bias) :][:1] == ["weight_hr_l0"]
     # Make the layer, and check that it has these parameters, under these names.
@@ -86,10 +86,11 @@ def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
     for name, tensor in zip(names, tensors, strict=True):
         setattr(layer, name, _parameter(tensor))
     states = list(first) if isinstance(first, (list, tuple)) else [first]
-    return RecurrentCall(path, layer.eval(), (kind, repr(given), *names), _arguments(source, states, path))
+    key = (kind, repr(given), *names)
+    return RecurrentCall(path or kind.__name__.lower(), layer.eval(), key, _arguments(source, states, path))
 
 
-def _cell_call(node: Node, inside: tuple[str, Any], state: nn.Module) -> RecurrentCall | None:
+def _cell_call(node: Node, inside: tuple[str, Kind], state: nn.Module) -> RecurrentCall | None:
     """Return the call of the layer that computes one step; None where it is none of the user's."""
     kind, blocks, own = _CELLS[node.target]
     source, first, *given = node.args
@@ -99,7 +100,7 @@ def _cell_call(node: Node, inside: tuple[str, Any], state: nn.Module) -> Recurre
     ):
         return None
     path = inside[0]
-    names = tuple(str(one.target).removeprefix(f"{path}.") for one in nodes)
+    names = tuple(_name_in(path, one) for one in nodes)
     if names not in (_CELL_TENSORS, _CELL_TENSORS[:2]):
         return None
     tensors: list[Any] = [attribute_at(state, str(one.target)) for one in nodes]
@@ -108,7 +109,13 @@ def _cell_call(node: Node, inside: tuple[str, Any], state: nn.Module) -> Recurre
     for name, tensor in zip(names, tensors, strict=True):
         setattr(layer, name, _parameter(tensor))
     states = list(first) if isinstance(first, (list, tuple)) else [first]
-    return RecurrentCall(path, layer.eval(), (kind, repr(arguments), *names), _arguments(source, states, path))
+    key = (kind, repr(arguments), *names)
+    return RecurrentCall(path or kind.__name__.lower(), layer.eval(), key, _arguments(source, states, path))
+
+
+def _name_in(path: str, parameter: Node) -> str:
+    """Return the name of a parameter in the module at a path."""
+    return str(parameter.target).removeprefix(f"{path}." if path else "")
 
 
 def state_of(layer: nn.Module, item: int) -> int | None:

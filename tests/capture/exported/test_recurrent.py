@@ -130,3 +130,32 @@ def test_cells_are_layers_with_the_integers_of_the_model(x):
     assert paths == expected_paths
     assert len(paths) == 6  # a module for each call
     assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")  # of torch.export, on a bare layer
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (nn.LSTM(8, 8, batch_first=True), (X,)),
+        (nn.LSTM(8, 4), (X, (torch.zeros(1, 5, 4), torch.zeros(1, 5, 4)))),
+        (nn.GRU(8, 4, 2, bidirectional=True), (X,)),
+        (nn.RNN(8, 4, nonlinearity="relu"), (X, H)),
+        (nn.LSTMCell(8, 8), (X[0],)),
+        (nn.GRUCell(8, 4), (X[0], H[0])),
+        (nn.RNNCell(8, 4, bias=False), (X[0],)),
+    ],
+    ids=lambda value: type(value).__name__.lower() if isinstance(value, nn.Module) else "",
+)
+def test_a_layer_that_is_the_whole_program(layer, inputs):
+    layer.eval()
+    program = torch.export.export(layer, inputs)
+    results = []
+    for given in (program, layer):
+        converted = fxq.convert(fxq.prepare(given, inputs, fxq.default_dynamic_qconfig))
+        name = type(layer).__name__.lower()
+        assert [path for path, one in converted.named_modules() if isinstance(one, QuantizedRecurrent)] == [name]
+        with torch.no_grad():
+            results.append(torch.utils._pytree.tree_flatten(converted(*inputs)))
+    (values, structure), (expected, expected_structure) = results
+    assert structure == expected_structure
+    assert all(torch.equal(value, other) for value, other in zip(values, expected, strict=True))
