@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shutil
@@ -72,13 +73,18 @@ class Row:
 
 
 def interpreter(name: str) -> tuple[str, str] | None:
-    """Return path and version of an interpreter by name or path; None where it does not run."""
-    path = shutil.which(name)
-    if path is None:
-        return None
+    """Return path and version of an interpreter by name or path; None where none runs.
+
+    Those that pyenv has installed are found, too: its name on ``PATH`` runs only the versions that are switched on.
+    """
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = [shutil.which(name), *map(str, sorted(root.glob(f"versions/*/bin/{Path(name).name}")))]
     question = "import platform; print(platform.python_version())"
-    done = subprocess.run([path, "-c", question], capture_output=True, text=True, check=False)
-    return (path, done.stdout.strip()) if done.returncode == 0 else None
+    for path in filter(None, found):
+        done = subprocess.run([path, "-c", question], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return path, done.stdout.strip()
+    return None
 
 
 def series(release: str) -> str:

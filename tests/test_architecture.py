@@ -136,6 +136,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/rank_files.py",
         "quantizer/replay_records.py",
     ),
+    "reporting/test_facts.py": ("reporting/about.py", "reporting/range_tables.py"),
     # A file is written by one half of these and read by the other.
     "artifact/test_round_trip.py": (
         "artifact/graph.py",

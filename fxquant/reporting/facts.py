@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-
 from fxquant.measure.coverage import Coverage
 from fxquant.measure.noise import in_words
 from fxquant.measure.parity_table import LEAST_OUTPUT, OutputNoise, Parity
@@ -42,7 +40,6 @@ def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable
     given = [*measured, *results]
     return {
         "title": subject.name,
-        "made": f"made by fxquant with torch {torch.__version__}",
         "summary": _summary(subject, given),
         "note": subject.note,
         "fates": [dict(zip(("name", "label", "help"), fate, strict=True)) for fate in FATES],

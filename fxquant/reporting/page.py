@@ -23,9 +23,12 @@ SCRIPTS = (
     "base.js",
     "overview.js",
     "layout.js",
+    "moving.js",
     "drawing.js",
     "passes.js",
+    "download.js",
     "tables.js",
+    "beside.js",
     "precision.js",
     "details.js",
     "search.js",
@@ -46,7 +49,7 @@ def page(facts: Mapping[str, Any]) -> str:
     parts = {
         "title": html.escape(f"{facts['title']} · fxquant"),
         "style": "\n".join(map(asset, STYLES)),
-        "vendor": "\n".join(f"<script>{asset(name)}</script>" for name in VENDOR_SCRIPTS),
+        "vendor": "\n".join(f'<script id="{name}">{asset(name)}</script>' for name in VENDOR_SCRIPTS),
         "script": f'(() => {{\n"use strict";\n{own}\n}})();',
         "data": embedded(facts),
     }

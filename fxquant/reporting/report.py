@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from fxquant.quantizer.quantizer import Quantizer
+from fxquant.reporting.about import about_rows
 from fxquant.reporting.facts import facts
 from fxquant.reporting.page import file_to_write, write
+from fxquant.reporting.range_tables import range_tables
 from fxquant.reporting.subject import subject_of
 
 
@@ -21,6 +23,7 @@ def report(
     data: Iterable[Any] | None = None,
     *,
     results: Iterable[Any] = (),
+    about: Mapping[str, str] | None = None,
 ) -> Path:
     """Write an HTML file that shows what was decided, measured and changed. It needs a browser, and no network.
 
@@ -38,6 +41,8 @@ def report(
         results: Tables to show beside: what ``compare``, ``sensitivity`` and ``profile`` gave, or the parity of
             ``convert(prepared, check=batch)``. What ``search_precision`` gave is drawn as well: its front, and the bits
             of each layer.
+        about: What stands below the title: ``{"weights": "IMAGENET1K_V1", "data": "500 photographs"}``. Model, weights
+            (a digest), data (a number of batches), date and versions are said without it.
 
     Returns:
         ``path``.
@@ -59,4 +64,7 @@ def report(
         >>> folder.cleanup()
     """
     file = file_to_write(path)
-    return write(facts(subject_of(model), data, results), file)
+    subject = subject_of(model)
+    found = facts(subject, data, results)
+    found["tables"] += range_tables(found["tensors"], found["units"])
+    return write({**found, "about": about_rows(subject, about)}, file)

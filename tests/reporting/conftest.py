@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from tests.reporting.live import Live
 
 X = ((torch.arange(2 * 3 * 8 * 8) * 67 % 257 - 128) / 64).reshape(2, 3, 8, 8)
 """From -2 to 2. Made of integers, so that it is the same on every machine, which ``linspace`` is not."""
@@ -113,3 +115,30 @@ def opened(tmp_path: Path) -> Callable[..., str]:
         return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
 
     return run
+
+
+WATCH = """
+    window.errors = [];
+    window.started = 0;
+    addEventListener("error", (event) => errors.push(event.message));
+    addEventListener("unhandledrejection", (event) => errors.push(String(event.reason)));
+    addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
+    window.Worker = class extends Worker { constructor(...given) { super(...given); started += 1; } };
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Callable[..., AbstractContextManager[Live]]:
+    """Opens a page in a headless browser in real time; what the page throws fails the test."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: apt-get install chromium")
+    flags = [flag for flag in FLAGS if "virtual-time" not in flag]
+    command = [CHROMIUM, *flags, "--window-size=1280,900", f"--user-data-dir={tmp_path / 'live'}"]
+
+    @contextmanager
+    def opened(page: Path, address: str = "", before: str = "") -> Iterator[Live]:
+        with Live(command, page, address, f"{WATCH};{before}") as browser:
+            yield browser
+            assert browser.run("errors") == []
+
+    return opened

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.reporting.about import about_rows
 from fxquant.reporting.facts import facts
+from fxquant.reporting.range_tables import COLUMNS, NUMERIC, range_tables
 from fxquant.reporting.subject import subject_of
 
 
@@ -77,3 +80,23 @@ def test_products_that_could_not_be_counted_are_told() -> None:
     assert facts(subject_of(prepared))["summary"][1][2] == (
         "of 0.0 M multiply-accumulates. Those of 1 (Tensor.numpy) could not be counted, and are left out"
     )
+
+
+def test_what_a_report_is_of(calibrated: fxq.Quantizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    found = dict(about_rows(subject_of(calibrated), {"data": "two batches"}))
+    assert list(found) == ["model", "weights", "data", "date", "versions"]
+    assert (found["model"], found["data"], found["date"]) == ("Net", "two batches", "1970-01-02 00:00 UTC")
+    assert found["weights"].partition(" ")[0] == str(len(calibrated.graph_module.state_dict()))
+    assert dict(about_rows(subject_of(calibrated)))["data"] == "calibrated on 2 batches"
+    assert dict(about_rows(subject_of(fxq.convert(calibrated))))["data"] == "not kept in a converted model"
+
+
+def test_ranges_are_tables(calibrated: fxq.Quantizer) -> None:
+    found = facts(subject_of(calibrated))
+    tables = range_tables(found["tensors"], found["units"])
+    of_values, of_weights = ({row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in t["rows"]} for t in tables)
+    assert of_values["x"]["smallest"] == -4.0
+    assert of_values["x"]["chosen"] == "measured by HistogramObserver"
+    assert of_weights["relu"]["channels"] == 8
+    assert all(len(row) == 1 + len(COLUMNS) == 1 + len(NUMERIC) for table in tables for row in table["rows"])

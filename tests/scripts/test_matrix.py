@@ -62,6 +62,20 @@ def test_interpreters_are_found_by_name_and_path() -> None:
     assert interpreter(sys.executable) == (sys.executable, sys.version.split()[0])
 
 
+def test_an_interpreter_of_pyenv_is_found_behind_a_name_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim, real = tmp_path / "shims" / "python9.9", tmp_path / "versions" / "9.9.1" / "bin" / "python9.9"
+    for path, text in ((shim, "exit 127"), (real, "echo 9.9.1")):
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert interpreter("python9.9") == (str(real), "9.9.1")
+    assert interpreter("python9.8") is None
+
+
 def test_releases() -> None:
     assert [series(each) for each in ("2.14.1+cu130", "2.10.0", "2.9")] == ["2.14", "2.10", "2.9"]
 

@@ -3,9 +3,9 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const FATES = new Map(DATA.fates.map((fate) => [fate.name, fate]));
 const SEARCHED = DATA.searches.length ? { precision: "Precision" } : {};
-const VIEWS = { overview: "Overview", graph: "Graph", passes: "Passes", tables: "Tables", ...SEARCHED };
+const VIEWS = { overview: "Overview", graph: "Graph", passes: "Passes", tables: "Tables", ...SEARCHED, beside: "Compare" };
 const DEFAULTS = {
-  ...{ view: "overview", node: "", drawing: "0", by: "fate", boxes: "units", pass: "", table: "0" },
+  ...{ view: "overview", node: "", drawing: "0", by: "fate", boxes: "auto", open: "", pass: "", table: "0" },
   ...{ search: "0", point: "", cost: "part" },
 };
 

@@ -75,7 +75,7 @@ function textsDiffer(step, name) {
 
 /** Of every table but coverage, what it says of the node. */
 function measuredOf(node) {
-  const sections = DATA.tables.slice(1).map((table) => {
+  const sections = DATA.tables.slice(1).filter((table) => !table.tensors).map((table) => {
     const own = MEASURES.filter((measure) => measure.table === table);
     const rows = own.map((measure) => [measure.column, shown(measure.values.get(node.unit || node.name))]);
     return rows.some(([, value]) => value) ? [el("h3", {}, table.title), definition(rows)] : [];

@@ -1,18 +1,20 @@
 // The graph view: boxes coloured by fate or by a measure, each with its label in words.
 
 const SCALE = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"]; // viridis: told apart without colour vision too
-let zoom = null; // null: fitted to the width
 
 function graphView() {
-  const { drawing, boxes, by } = state();
+  const { drawing, boxes, by, open } = state();
   const shownDrawing = DATA.drawings[Number(drawing)] ?? DATA.drawings[0];
   const titles = DATA.drawings.map((each, place) => [String(place), `${each.title} (${each.nodes.length} nodes)`]);
   const measure = measureOf(by);
+  const now = boxesOf(shownDrawing, boxes);
+  const ways = [["modules", "modules"], ["units", "units"], ["nodes", "every node"]];
   const bar = el(
     "div",
     { className: "toolbar" },
     choice("graph", "drawing", titles, drawing),
-    choice("boxes", "boxes", [["units", "units"], ["nodes", "every node"]], boxes),
+    choice("boxes", "boxes", ways, now),
+    now === "modules" && open ? el("button", { type: "button", className: "tab", onclick: () => go({ open: "" }) }, "close all") : null,
     choice("colour by", "by", [["fate", "what becomes of it"], ...MEASURES.map((m) => [m.key, m.label])], by),
     el("span", { className: "zoom" }, [
       el("button", { type: "button", title: "smaller", onclick: () => zoomBy(0.8) }, "−"),
@@ -21,11 +23,18 @@ function graphView() {
     ]),
     legend(measure, shownDrawing),
   );
-  const layout = layoutOf(shownDrawing, boxes);
-  const canvas = el("div", { className: "canvas", id: "canvas" }, picture(layout, measure));
-  queueMicrotask(() => {
-    zoomTo(zoom);
-    markSelected(true);
+  const canvas = el("div", { className: "canvas", id: "canvas" }, el("p", { className: "remark" }, "placing the boxes …"));
+  setUpMoving(canvas);
+  layoutOf(shownDrawing, now, open).then((layout) => {
+    const drawn = picture(layout, measure);
+    canvas.replaceChildren(drawn);
+    setUpKeys(drawn, layout);
+    queueMicrotask(() => {
+      if (!canvas.isConnected) return; // another view was asked for meanwhile
+      zoomTo(zoom);
+      markSelected(true);
+      document.documentElement.dataset.drawn = String(Math.round(performance.now()));
+    });
   });
   return el("div", { className: "graph" }, bar, canvas);
 }
@@ -53,15 +62,16 @@ function picture(layout, measure) {
     drawn.append(svg("path", { class: "edge", d: pathThrough(link.points), "data-from": link.from, "data-to": link.to }));
   }
   for (const box of layout.boxes) drawn.append(drawnBox(box, measure, sorted));
+  drawn.querySelector(".box")?.setAttribute("tabindex", "0");
   return drawn;
 }
 
 function drawnBox(box, measure, sorted) {
   const [x, y] = [box.x - BOX.width / 2, box.y - BOX.height / 2];
-  const value = measure ? (measure.values.get(box.unit) ?? measure.values.get(box.id)) : undefined;
+  const value = measure ? worstOf(measure, box) : undefined;
   const label = measure ? (value === undefined ? "" : shown(value)) : FATES.get(box.fate).label;
   const colour = measure ? colourOf(numberOf(value), sorted) : `var(--${box.fate})`;
-  const open = () => go({ node: box.id });
+  const open = () => (box.module === undefined ? go({ node: box.id }) : go({ open: [state().open, box.module].filter(Boolean).join("|") }));
   const title = svg("title");
   title.textContent = `${box.title}\n${box.subtitle} ${box.value}\n${box.names.join(", ")}`;
   return svg(
@@ -71,11 +81,16 @@ function drawnBox(box, measure, sorted) {
       transform: `translate(${x},${y})`,
       style: `--c:${colour}`,
       "data-node": box.id,
-      tabindex: 0,
+      "data-names": box.names.join(" "),
+      tabindex: -1,
       role: "button",
       "aria-label": `${box.title}, ${box.subtitle}, ${label}`,
-      onclick: open,
-      onkeydown: (event) => event.key === "Enter" && open(),
+      onclick: () => document.querySelector(".canvas.held") || open(),
+      onkeydown: (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        open();
+      },
     },
     title,
     svg("rect", { width: BOX.width, height: BOX.height, rx: 5 }),
@@ -84,6 +99,13 @@ function drawnBox(box, measure, sorted) {
     textAt(15, 32, box.subtitle.slice(0, 18), "kind"),
     textAt(BOX.width - 8, 32, label, "label"),
   );
+}
+
+/** What was measured of a box: of a module, the worst of its units. */
+function worstOf(measure, box) {
+  const found = [box.id, ...box.units].map((name) => measure.values.get(name)).filter((value) => value !== undefined);
+  const sign = measure.small ? 1 : -1;
+  return found.sort((a, b) => sign * (numberOf(a) - numberOf(b)))[0];
 }
 
 function textAt(x, y, words, kind) {
@@ -99,29 +121,16 @@ function colourOf(value, sorted) {
   return SCALE[Math.min(Math.floor((smaller / sorted.length) * SCALE.length), SCALE.length - 1)];
 }
 
-function zoomBy(factor) {
-  const drawn = document.getElementById("picture");
-  zoomTo((drawn.getBoundingClientRect().width / Number(drawn.dataset.width)) * factor);
-}
-
-/** Show the picture at a scale; null: as wide as there is room, but never larger than life, nor too small to read. */
-function zoomTo(scale) {
-  zoom = scale;
-  const drawn = document.getElementById("picture");
-  const room = document.getElementById("canvas").clientWidth - 4;
-  const width = Number(drawn.dataset.width);
-  const fitted = Math.min(1.15, Math.max(room / width, 0.45));
-  drawn.style.width = `${width * Math.min(Math.max(scale ?? fitted, 0.05), 4)}px`;
-}
-
 /** Outline the node that is selected and its edges, and bring it into sight. */
 function markSelected(scroll) {
   const { node, boxes } = state();
   const drawn = document.getElementById("picture");
   if (!drawn) return;
   for (const each of drawn.querySelectorAll(".selected")) each.classList.remove("selected");
-  const holder = node && boxes === "units" ? nodeOf(node)?.unit || node : node;
-  if (!holder) return;
+  if (!node) return;
+  const unit = nodeOf(node)?.unit;
+  const held = [...drawn.querySelectorAll(".box")].find((each) => each.dataset.names.split(" ").includes(node));
+  const holder = held?.dataset.node ?? (boxes !== "nodes" && unit ? unit : node);
   const name = CSS.escape(holder);
   const found = drawn.querySelectorAll(`[data-node="${name}"], [data-from="${name}"], [data-to="${name}"]`);
   for (const each of found) each.classList.add("selected");

@@ -1,6 +1,6 @@
 // Starts the page, and draws anew what the address says when it changes.
 
-const MAKERS = { overview, graph: graphView, passes: passesView, tables: tablesView, precision: precisionView };
+const MAKERS = { overview, graph: graphView, passes: passesView, tables: tablesView, precision: precisionView, beside: besideView };
 let drawn = "";
 
 function render() {
@@ -28,6 +28,7 @@ function setUpTheme() {
 }
 
 document.getElementById("title").textContent = DATA.title;
+document.getElementById("about").textContent = DATA.about.map(([label, value]) => `${label}: ${value}`).join(" · ");
 document.getElementById("views").append(
   ...Object.entries(VIEWS).map(([view, label]) =>
     el("button", { type: "button", "data-view": view, onclick: () => go({ view }) }, label),

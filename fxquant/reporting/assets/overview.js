@@ -1,7 +1,7 @@
 // The first view: how far the model is, what stays float and why, and where the noise is.
 
 function overview() {
-  const parts = [tiles(), note(), shares(), curve(), floatRows(), el("footer", { className: "remark" }, DATA.made)];
+  const parts = [tiles(), note(), shares(), curve(), floatRows(), aboutRows()];
   return el("div", { className: "overview" }, ...parts.filter(Boolean));
 }
 
@@ -9,6 +9,12 @@ function tiles() {
   const tile = ([label, value, remark, wrong]) =>
     el("div", { className: wrong ? "tile wrong" : "tile" }, el("span", {}, label), el("strong", {}, value), el("small", {}, remark));
   return el("div", { className: "tiles" }, DATA.summary.map(tile));
+}
+
+/** What was looked at, on what data, when and by what. */
+function aboutRows() {
+  const whole = el("button", { type: "button", className: "link", onclick: () => download("report.json", JSON.stringify(DATA), "application/json") }, "all of it as JSON");
+  return el("footer", { className: "remark" }, definition(DATA.about), whole);
 }
 
 function note() {

@@ -40,7 +40,7 @@ function textOf(index) {
 
 function comparison(step) {
   const [before, after] = [textOf(step.before), textOf(step.after)];
-  const table = el("div", { className: "sides", role: "table" });
+  const table = el("div", { className: "sides" });
   table.append(el("div", { className: "sidehead" }, "before"), el("div", { className: "sidehead" }, "after"));
   const changes = step.changes.length ? step.changes : [["equal", 0, before.length, 0, after.length]];
   changes.forEach(([tag, i1, i2, j1, j2], place) => {

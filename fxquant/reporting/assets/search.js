@@ -14,14 +14,23 @@ function setUpSearch() {
     if (!words.length) return;
     const hits = entries.filter((entry) => words.every((word) => entry.text.includes(word)));
     const items = hits.slice(0, MOST_FOUND).map(({ node }) => foundItem(node, hide));
-    const count = el("p", { className: "remark" }, hits.length === 1 ? "1 node" : `${shown(hits.length)} nodes`);
-    list.replaceChildren(count, ...items);
+    const all = hits.length > items.length ? `, of which the first ${items.length} are here` : "";
+    const count = hits.length === 1 ? "1 node" : `${shown(hits.length)} nodes${all}`;
+    list.replaceChildren(el("p", { className: "remark", role: "status" }, count), ...items);
   };
   query.addEventListener("input", find);
   query.addEventListener("focus", find);
   query.addEventListener("keydown", (event) => {
     if (event.key === "Enter") list.querySelector("button")?.click();
     if (event.key === "ArrowDown") list.querySelector("button")?.focus();
+  });
+  list.addEventListener("keydown", (event) => {
+    const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    const to = document.activeElement[next];
+    if (to?.matches("button")) to.focus();
+    else if (event.key === "ArrowUp") query.focus();
   });
   document.addEventListener("pointerdown", (event) => document.getElementById("search").contains(event.target) || hide());
   document.addEventListener("keydown", (event) => {
@@ -50,7 +59,7 @@ function foundItem(node, hide) {
   };
   return el(
     "button",
-    { type: "button", role: "option", className: "hit", onclick: open },
+    { type: "button", className: "hit", onclick: open },
     badge(node.fate),
     el("span", {}, node.module || node.name),
     el("small", {}, `${node.name} · ${node.op}`),

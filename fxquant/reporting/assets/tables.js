@@ -37,7 +37,7 @@ function tablesView() {
   return el(
     "div",
     { className: "tables" },
-    el("div", { className: "toolbar" }, ...tabs, filter),
+    el("div", { className: "toolbar" }, ...tabs, ...downloadsOf(table, () => rowsOf(table, filter.value)), filter),
     table.help ? el("p", { className: "remark" }, table.help) : null,
     el(
       "div",
