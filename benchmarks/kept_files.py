@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-FOLDER = "FXQUANT_KEPT_FILES"
+FOLDER = "KEPT_FILES"
 """Variable of the environment that names the folder. Unset: files end with the process that made them."""
 
 
