@@ -50,16 +50,23 @@ HOOKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedClass:
-    """A class of which only the name is known: its source is not at hand."""
+class NamedClass(str):
+    """A class of which only the name is known: its source is not at hand.
 
-    path: str
-    """Module and qualified name, joined by a dot."""
+    It is the name, module and qualified name joined by a dot, since torch.export takes classes or strings in the stack
+    of the modules that called an operator.
+    """
+
+    __slots__ = ()
+
+    @property
+    def path(self) -> str:
+        """The whole name."""
+        return str(self)
 
     @property
     def __name__(self) -> str:
-        return self.path.rpartition(".")[2]
+        return self.rpartition(".")[2]
 
 
 _HARMLESS_OVERRIDES = {"__init__", "extra_repr", "reset_parameters", "__repr__", "__doc__", "__setstate__"}

@@ -435,3 +435,20 @@ def test_known_integers_are_inside_of_their_scheme() -> None:
     for name, value in (("integers_of_weight", torch.tensor([[8, 0]], dtype=torch.int8)), ("scale", -torch.ones(1))):
         with pytest.raises(fxq.FxQuantError):
             known.load_state_dict({**known.state_dict(), name: value})
+
+
+class Inner(nn.Sequential):
+    """A class that no file holds, and whose layers do."""
+
+
+@pytest.mark.parametrize("form", ["int8", "reference"])
+def test_a_loaded_model_is_exported(form: str, tmp_path: Path) -> None:
+    """Its operators know the classes of the modules that called them by name alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Inner(nn.Conv2d(3, 4, 1), nn.ReLU()), nn.Conv2d(4, 2, 1)).eval()
+    x = torch.randn(2, 3, 6, 6)
+    fxq.save(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), tmp_path / "a.fxq")
+    converted = fxq.convert(fxq.load(tmp_path / "a.fxq"), to=form)
+    batch = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    for program in (fxq.export(converted, x, dynamic_shapes=batch), torch.export.export(converted, (x,))):
+        assert torch.allclose(program.module()(x), converted(x), atol=1e-5)
