@@ -164,6 +164,16 @@ def unpadded(m: Maker) -> Arguments:
     return convolution_of(m, counts, *(m.sizes(most, 2) for most in (3, m.one(1, 3), 2)), padded=False)
 
 
+def part_of_the_channels(m: Maker) -> Arguments:
+    """On a part of the channels of a tensor, which some loops read where it lies."""
+    given = m.one(depthwise, unpadded, lambda m: convolution(m, 2))(m)
+    x, before = given["x"], m.count(20, 0)
+    sizes = (x.shape[0], before + x.shape[1] + m.count(70, 0), *x.shape[2:])
+    around = torch.full(sizes, 77, dtype=x.dtype).contiguous(memory_format=torch.channels_last)
+    part = around[:, before : before + x.shape[1]]
+    return {**given, "x": m.put(part.copy_(x))}
+
+
 def convolution_of(
     m: Maker,
     counts: tuple[int, int, int],
@@ -475,7 +485,11 @@ def histogram(m: Maker) -> Arguments:
     return {"x": x, "counts": counts, "low": low, "high": high, "axis": axis}
 
 
-GUARDED: list[tuple[str, Callable[[Maker], Arguments]]] = [("conv2d", depthwise), ("conv2d", unpadded)]
+GUARDED: list[tuple[str, Callable[[Maker], Arguments]]] = [
+    ("conv2d", depthwise),
+    ("conv2d", unpadded),
+    ("conv2d", part_of_the_channels),
+]
 """Operators and calls of them that only the sweep of guarded operands makes, beside those of CALLS."""
 
 CALLS: dict[str, Callable[[Maker], Arguments]] = {

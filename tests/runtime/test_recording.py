@@ -255,6 +255,41 @@ def test_depthwise_convolutions_look_up_what_they_stored(side, stride):
             assert torch.equal(program([other])[0], kernels.table(conv(other), TABLE)), isa
 
 
+@pytest.mark.parametrize("groups", [1, 2, 24])
+def test_convolutions_read_a_part_of_the_channels_where_it_lies(groups):
+    torch.manual_seed(1)
+    first, conv = a_conv(channels=40), a_conv(channels=24, groups=groups)
+
+    def call(x):
+        return conv(first(x)[:, 7:31])
+
+    x, other = draw(2, 40, 9, 30), draw(2, 40, 9, 30)
+    recording = Recording()
+    recording.add_input(x)
+    program = recording.finish([recording.attempt(lambda: call(x))])
+    assert program.loops == 2
+    for isa in available_isas():
+        with use_isa(isa):
+            assert torch.equal(program([other])[0], call(other)), isa
+
+
+def test_linear_layers_read_tokens_and_parts_of_features_where_they_lie():
+    torch.manual_seed(1)
+    layer = NativeLinear(torch.randint(-128, 128, (12, 20)).to(torch.int8), torch.uint8, 7, epilogue(12))
+
+    def call(x):
+        return layer(x[:, 0, :20]), layer(x[:, :, 9:29])
+
+    x, other = draw(3, 5, 31), draw(3, 5, 31)
+    recording = Recording()
+    recording.add_input(x)
+    program = recording.finish(recording.attempt(lambda: call(x)))
+    assert program.loops == 2
+    for isa in available_isas():
+        with use_isa(isa):
+            assert all(map(torch.equal, program([other]), call(other))), isa
+
+
 def test_a_result_that_is_given_out_is_looked_up_by_itself():
     x = draw(2, 6, 5, 6)
     recording = Recording()

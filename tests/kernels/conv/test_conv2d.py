@@ -174,6 +174,26 @@ def test_native_is_the_definition_to_the_bit(vnni_device: str, assert_same, name
         assert got.unique().numel() > 60
 
 
+PARTS = (
+    "1x1", "1x1 strided", "tails", "one row", "signed", "3x3", "3x5 strided, dilated", "few channels", "padding only",
+    "groups of many products", "depthwise", "depthwise, tails", "depthwise, few channels", "depthwise, far apart",
+    "depthwise, two rows at once", "depthwise, long rows", "depthwise, highest window",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("name", PARTS)
+def test_part_of_the_channels_of_a_tensor(vnni_device: str, assert_same, name: str, before: int) -> None:
+    case = CASES[name]
+    x, _, residual = case.tensors(vnni_device)
+    shape = (case.batch, before + case.inputs + 11 - before, *case.size)
+    around = torch.full(shape, 77, dtype=case.x_dtype, device=x.device).contiguous(memory_format=torch.channels_last)
+    part = around[:, before : before + case.inputs]
+    part.copy_(x)
+
+    assert_same(case.native(vnni_device)(part, residual).cpu(), case.expected())
+
+
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.mode == "zeros"])
 def test_the_reference_is_the_definition(assert_same, name: str) -> None:
     case = CASES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,32 @@ def test_large_layers(vnni_device: str, assert_same, rows: int, x_dtype: torch.d
 
     assert_same(got.cpu(), want)
     assert got.unique().numel() > 100
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda x: x[..., :50],
+        lambda x: x[..., 7:57],
+        lambda x: x[:, 1, :50],
+        lambda x: x[:, 1:3, 5:55],  # the steps between rows differ
+        lambda x: x[:1, :1, 9:59],
+        lambda x: x[1, 2, 3:53].expand(4, 50),
+        lambda x: x[..., :50].transpose(0, 1),
+        lambda x: x[..., ::2][..., :50],
+    ],
+)
+@pytest.mark.parametrize("x_dtype", BYTES)
+def test_parts_of_a_tensor(vnni_device: str, assert_same, x_dtype: torch.dtype, take: Callable[[Tensor], Tensor]) -> None:
+    weight = integers(torch.int8, 21, 50, seed=1)
+    epilogue = epilogue_for(weight, torch.uint8)
+    native = NativeLinear(weight, x_dtype, 9, epilogue)
+    there = [value.to(vnni_device) if isinstance(value, Tensor) else value for value in native._arguments]
+    x = integers(x_dtype, 3, 7, 101)
+
+    got = linear(take(x.to(vnni_device)), *there)
+
+    assert_same(got.cpu(), linear_reference(take(x), 9, weight, NO_ZERO_POINT, epilogue))
 
 
 @pytest.mark.parametrize("y_dtype", [torch.uint8, torch.float32])

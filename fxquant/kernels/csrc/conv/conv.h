@@ -21,7 +21,7 @@ struct RowQParams {
 // A call whose arguments are checked, with the memory of its result. Linear layers are 1 x 1 convolutions.
 struct CheckedConv {
   ConvShape shape;
-  Tensor x;  // dense, channels innermost; as the next two
+  Tensor x;  // channels innermost, and dense where x_step is in_channels; the next two are dense
   std::optional<Tensor> residual;
   Tensor y;
   Tensor weight;
@@ -33,6 +33,7 @@ struct CheckedConv {
   int32_t residual_zero_point;
   OutputQParams y_qparams;
   std::optional<RowQParams> row_qparams = std::nullopt;  // of a linear layer
+  int64_t x_step = shape.in_channels;                    // elements from a pixel of x to the next
 
   uint8_t* y_bytes() const { return gives_float_result() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
   float* y_float() const { return gives_float_result() ? y.mutable_data_ptr<float>() : nullptr; }
@@ -73,12 +74,35 @@ void check_vector(const char* op, const Call& c, const char* argument, const Ten
   check_same_device(op, argument, values, c.x);
 }
 
+// Returns how many elements lie between the begins of successive pixels of x, where they are the same everywhere and the
+// channels of each pixel lie side by side. It is more than the channels where x is a part of those of a dense tensor. Returns 0
+// for all other strides.
+inline int64_t pixel_step(const Tensor& x, bool channels_last) {
+  const int64_t channel = channels_last ? 1 : x.dim() - 1, channels = x.size(channel);
+  if (channels != 1 && x.stride(channel) != 1) return 0;
+  int64_t step = 0, next = 0;  // next: the stride that the dimension around must have
+  for (int64_t d = x.dim() - 1; d >= 0; --d) {
+    if (d == channel || x.size(d) == 1) continue;
+    if (step == 0) {
+      step = x.stride(d);
+    } else if (x.stride(d) != next) {
+      return 0;
+    }
+    next = x.stride(d) * x.size(d);
+  }
+  return step == 0 ? channels : step < channels ? 0 : step;
+}
+
+// Whether the loop of such a convolution reads x where its pixels lie further apart than their channels.
+using ReadsSteps = bool (*)(const ConvShape& shape);
+inline bool reads_dense_alone(const ConvShape&) { return false; }
+
 // Checks the weight, the vectors, the residual and the output, and allocates the result. Before it, check_input() has checked x,
 // and the checks of geometry have given `shape` and `sizes`. x and the residual are copied only where their memory format is
-// not that of the result.
+// not that of the result, and x not where the loop reads it as it lies.
 template <typename Call>
 CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
-                               bool channels_last) {
+                               bool channels_last, ReadsSteps reads_steps) {
   if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(op, "weight", c.weight.scalar_type(), "int8");
   const std::vector<int64_t> packed{shape.group_bundles() * shape.panels() * shape.k_blocks() * shape.k_groups(),
                                     kPanel, kKGroup};
@@ -91,8 +115,9 @@ CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& s
   check_same_device(op, "scale", c.scale, c.x);
   const OutputQParams y_qparams =
       check_output_or_float(op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+  const int64_t step = reads_steps(shape) && c.x.numel() > 0 ? pixel_step(c.x, channels_last) : 0;
   CheckedConv conv{shape,
-                   to_memory_format(c.x, channels_last),
+                   step > 0 ? c.x : to_memory_format(c.x, channels_last),
                    std::nullopt,  // residual, below
                    empty_as(c.x, sizes, channels_last, c.dtype),
                    row_major(c.weight),
@@ -103,6 +128,7 @@ CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& s
                    1.0f,
                    0,
                    y_qparams};
+  if (step > 0) conv.x_step = step;
   if (c.residual.has_value()) {
     check_quantized(op, "residual", *c.residual);
     check_same_device(op, "residual", *c.residual, c.x);
@@ -164,7 +190,8 @@ inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel
 
 // Checks a call of an operator for so many spatial dimensions, 2 or 3, and allocates its result. An image is a volume of
 // one plane.
-inline CheckedConv checked_conv(const char* op, const ConvCall& c, size_t spatial) {
+inline CheckedConv checked_conv(const char* op, const ConvCall& c, size_t spatial,
+                                ReadsSteps reads_steps = reads_dense_alone) {
   std::vector<int64_t> kernel_size = c.kernel_size, stride = c.stride, padding = c.padding, dilation = c.dilation;
   check_input(op, c);
   if (static_cast<size_t>(c.x.dim()) != spatial + 2) {
@@ -201,7 +228,7 @@ inline CheckedConv checked_conv(const char* op, const ConvCall& c, size_t spatia
   shape.stride_planes = stride[0], shape.stride_height = stride[1], shape.stride_width = stride[2];
   shape.front = padding[0], shape.top = padding[2], shape.left = padding[4];
   shape.dilation_planes = dilation[0], shape.dilation_height = dilation[1], shape.dilation_width = dilation[2];
-  return check_and_allocate(op, c, shape, sizes, true);
+  return check_and_allocate(op, c, shape, sizes, true, reads_steps);
 }
 
 }  // namespace fxquant

@@ -24,7 +24,8 @@ struct LinearCall {
   ScalarType dtype;
 };
 
-inline CheckedConv checked_linear(const LinearCall& c, const char* op = "fxquant::linear") {
+inline CheckedConv checked_linear(const LinearCall& c, ReadsSteps reads_steps = reads_dense_alone,
+                                  const char* op = "fxquant::linear") {
   check_input(op, c);
   if (c.x.dim() == 0) fail(std::string(op) + ": x has the wrong shape", "[]", "[..., in_features]");
   std::vector<int64_t> sizes = sizes_of(c.x);
@@ -33,7 +34,7 @@ inline CheckedConv checked_linear(const LinearCall& c, const char* op = "fxquant
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  return check_and_allocate(op, c, linear_shape(rows, in_features, c.scale.numel()), sizes, false);
+  return check_and_allocate(op, c, linear_shape(rows, in_features, c.scale.numel()), sizes, false, reads_steps);
 }
 
 }  // namespace fxquant

@@ -24,13 +24,13 @@ inline void check_rows(const char* op, const PerTokenLinearCall& c, const char* 
   check_same_device(op, argument, values, c.x);
 }
 
-inline CheckedConv checked_per_token_linear(const PerTokenLinearCall& c) {
+inline CheckedConv checked_per_token_linear(const PerTokenLinearCall& c, ReadsSteps reads_steps = reads_dense_alone) {
   constexpr const char* op = "fxquant::per_token_linear";
   check_quantized(op, "x", c.x);
   const LinearCall product{c.x,          smallest_of(c.x.scalar_type()), c.weight, c.zero_point_correction, c.scale, c.bias,
                            std::nullopt, 1.0,                            0,        1.0,                     0,       0,
                            0,            ScalarType::Float};
-  CheckedConv conv = checked_linear(product, op);
+  CheckedConv conv = checked_linear(product, reads_steps, op);
   const int64_t rows = conv.shape.out_pixels();
   check_rows(op, c, "x_scale", c.x_scale, ScalarType::Float, rows);
   check_rows(op, c, "x_zero_point", c.x_zero_point, ScalarType::Int, rows);

@@ -13,6 +13,12 @@
 
 namespace fxquant {
 
+bool reads_steps(const ConvShape& s) {
+  if (s.depthwise()) return true;
+  if (s.has_few_channels() || uses_tile_loops()) return false;
+  return !prefers_brgemm(s.out_pixels(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes());
+}
+
 Tensor conv_cpu(const CheckedConv& c) {
   if (c.shape.empty()) return c.y;
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
@@ -20,6 +26,7 @@ Tensor conv_cpu(const CheckedConv& c) {
   ConvArgs args{};
   args.shape = c.shape;
   args.x = bytes(c.x);
+  args.x_step = c.x_step;
   args.x_signed = c.x.scalar_type() == ScalarType::Char;
   args.padding_values = padding_values.data();
   args.weight = static_cast<const int8_t*>(c.weight.const_data_ptr());
@@ -52,7 +59,8 @@ Tensor conv_cpu(const CheckedConv& c) {
            depthwise.scratch());
     return c.y;
   }
-  if (uses_tile_loops() && s.k_groups() > 0) {
+  const bool is_dense = c.x_step == s.in_channels;
+  if (is_dense && uses_tile_loops() && s.k_groups() > 0) {
     const TileConvArgs tile_args(args, torch::stable::get_num_threads());
     launch(tile_args, tile_args.tasks(), tile_args.grain(),
            [](const TileConvArgs& a, int64_t begin, int64_t end, void* scratch) {
@@ -61,7 +69,7 @@ Tensor conv_cpu(const CheckedConv& c) {
            tile_args.scratch());
     return c.y;
   }
-  if (prefers_brgemm(s.out_pixels(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
+  if (is_dense && prefers_brgemm(s.out_pixels(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
     const BrgemmConvArgs brgemm_args(args, torch::stable::get_num_threads());
     launch(brgemm_args, brgemm_args.tasks(), brgemm_args.grain(),
            [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {
@@ -81,8 +89,8 @@ Tensor conv_cpu(const CheckedConv& c) {
 
 namespace {
 
-Tensor conv2d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv2d", call, 2)); }
-Tensor conv3d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv3d", call, 3)); }
+Tensor conv2d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv2d", call, 2, reads_steps)); }
+Tensor conv3d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv3d", call, 3, reads_steps)); }
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 namespace fxquant {
 namespace {
 
-Tensor linear_cpu(const LinearCall& call) { return conv_cpu(checked_linear(call)); }
+Tensor linear_cpu(const LinearCall& call) { return conv_cpu(checked_linear(call, reads_steps)); }
 
 }  // namespace
 

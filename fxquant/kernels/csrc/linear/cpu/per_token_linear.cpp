@@ -5,7 +5,9 @@
 namespace fxquant {
 namespace {
 
-Tensor per_token_linear_cpu(const PerTokenLinearCall& call) { return conv_cpu(checked_per_token_linear(call)); }
+Tensor per_token_linear_cpu(const PerTokenLinearCall& call) {
+  return conv_cpu(checked_per_token_linear(call, reads_steps));
+}
 
 }  // namespace
 

@@ -10,6 +10,7 @@ namespace fxquant {
 struct ConvArgs {
   ConvShape shape;   // not empty
   const uint8_t* x;  // [batch, planes, height, width, in_channels]
+  int64_t x_step;    // bytes from a pixel of x to the next: more than in_channels where x is a part of the channels of a tensor
   bool x_signed;
   const uint8_t* padding_values;  // [in_channels], each the zero point of x, stored as x is
   const int8_t* weight;           // packed
@@ -56,6 +57,7 @@ struct ConvArgs {
   void row_window(Visitor visit) const {
     const ConvShape& s = shape;
     if (s.planes != 1 || s.out_planes != 1 || s.kernel_planes != 1 || y == nullptr || row_scale != nullptr) return;
+    if (x_step != s.in_channels) return;
     const int64_t products = s.k_blocks() * s.k_block_bytes();
     visit(x, y,
           RowWindow{s.batch, s.height, s.out_height, s.width * s.in_channels, s.out_width * s.channels, s.kernel_height,

@@ -110,7 +110,7 @@ struct Block {
         k_groups(s.k_groups()),
         taps(s.kernel_width),
         shared_rows(args.shared_rows()),
-        end_of_x(args.x + s.batch * s.planes * s.height * s.width * s.in_channels),
+        end_of_x(args.x + ((s.batch * s.planes * s.height * s.width - 1) * args.x_step + s.in_channels)),
         panels_(s.panels()),
         panel_bytes_(s.panel_bytes()) {
     memory += (-reinterpret_cast<uintptr_t>(memory)) % DepthwiseArgs::kRegisterBytes;
@@ -161,7 +161,7 @@ struct Block {
       for (int64_t j = 0; j < height; ++j) {
         const int64_t h = top + j * s.dilation_height;
         const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height;
-        rows[i++] = inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * s.in_channels + channel : nullptr;
+        rows[i++] = inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * a.x_step + channel : nullptr;
       }
     }
     while (i < k_groups * kKGroup) rows[i++] = nullptr;

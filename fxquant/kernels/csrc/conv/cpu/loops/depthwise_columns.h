@@ -17,7 +17,7 @@ void pack_edge(const Block& b, const uint8_t* const* rows, int64_t w, uint8_t* t
     for (int64_t i = 0; i < kLanes; ++i) {
       const int64_t column = w + i / V * s.stride_width;
       const bool inside = rows[k] != nullptr && column >= 0 && column < s.width;
-      const uint8_t* const from = (inside ? rows[k] + column * s.in_channels : b.padding) + i % V * kLaneBytes;
+      const uint8_t* const from = (inside ? rows[k] + column * b.a.x_step : b.padding) + i % V * kLaneBytes;
       const int64_t room = inside ? b.end_of_x - from : kLaneBytes;
       lanes[i] = from;
       if (room < kLaneBytes) {
@@ -44,8 +44,8 @@ void pack_inside(const Block& b, const uint8_t* const* rows, int64_t w, int64_t 
   FXQ_UNROLL
   for (int64_t k = 0; k < kKGroup; ++k) {
     const bool exists = rows[k] != nullptr;
-    from[k] = exists ? rows[k] + w * b.s.in_channels : b.padding;
-    distance[k] = exists ? b.s.stride_width * b.s.in_channels : V * kLaneBytes;
+    from[k] = exists ? rows[k] + w * b.a.x_step : b.padding;
+    distance[k] = exists ? b.s.stride_width * b.a.x_step : V * kLaneBytes;
     step[k] = exists ? kLanes / V * distance[k] : 0;
   }
   const int64_t plane = b.columns->plane;
@@ -78,7 +78,7 @@ FXQ_INLINE InsideColumns columns_inside(const Block& b, const uint8_t* last, int
   int64_t whole = end;
   if (b.left < V * kPanel) {
     const int64_t room = b.end_of_x - V * kPanel - last;
-    const int64_t most = room < 0 || room / b.s.in_channels < w ? 0 : limit((room / b.s.in_channels - w) / stride + 1);
+    const int64_t most = room < 0 || room / b.a.x_step < w ? 0 : limit((room / b.a.x_step - w) / stride + 1);
     whole = most < end ? most : end;
   }
   return {begin, end, whole};
@@ -111,7 +111,7 @@ void pack_segment(const Block& b, const uint8_t* const* rows, int64_t w, int64_t
   if (i + kPixels <= inside.whole) {
     const int64_t steps = (inside.whole - i) / kPixels;
     uint8_t* const at = to + i * V * kLaneBytes;
-    if (V == kLanes || stride * b.s.in_channels == V * kLaneBytes) {
+    if (V == kLanes || stride * b.a.x_step == V * kLaneBytes) {
       pack_inside<V, kLanes, kSigned>(b, rows, w + i * stride, steps, at);
     } else {
       pack_inside<V, V, kSigned>(b, rows, w + i * stride, steps, at);

@@ -196,13 +196,13 @@ SlidingColumns sliding_columns(const Block& b, int64_t w, int64_t count) {
   c.begin = w < 0 ? 0 : w;
   c.end = inside < c.begin ? c.begin : inside;
   if (last != nullptr && b.left < kRegister) {
-    const int64_t room = b.end_of_x - kRegister - last, most = room < 0 ? 0 : room / s.in_channels + 1;
+    const int64_t room = b.end_of_x - kRegister - last, most = room < 0 ? 0 : room / b.a.x_step + 1;
     c.end = most < c.begin ? c.begin : most < c.end ? most : c.end;
   }
   for (int64_t k = 0; k < kKGroup; ++k) {
     const bool exists = b.rows[k] != nullptr;
-    c.from[k] = exists ? b.rows[k] + c.begin * s.in_channels : b.padding;
-    c.step[k] = exists ? s.in_channels : 0;
+    c.from[k] = exists ? b.rows[k] + c.begin * b.a.x_step : b.padding;
+    c.step[k] = exists ? b.a.x_step : 0;
   }
   c.near_end = b.packed_columns;
   c.padding = b.padding_column;

@@ -29,7 +29,7 @@ struct Strip {
     first = pixel;
     count = remaining < kStripPixels ? remaining : kStripPixels;
     if (s.is_pointwise()) {
-      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (pixel + r) * s.in_channels;
+      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (pixel + r) * a.x_step;
       return;
     }
     uint8_t* next_copy = copied_;
@@ -74,21 +74,39 @@ struct Strip {
       for (int64_t j = 0; j < s.kernel_height; ++j, ++i) {
         const int64_t h = part.row + j * s.dilation_height;
         const bool is_row = inside && h >= 0 && h < s.height;
-        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.in_channels : nullptr);
+        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * a.x_step : nullptr);
       }
     }
   }
 
   // Sets the pointers of one row of taps.
   FXQ_INLINE void set_pointers(const PixelsOfRow& part, int64_t i, const uint8_t* x_row) {
+    constexpr int64_t kShort = 16;  // Fewer pixels are tested one by one, which is quicker than to find a run of them.
     const ConvShape& s = a.shape;
     const uint8_t** to = pointers + i * s.kernel_width * kStripPixels + part.first;
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripPixels) {
       int64_t w = part.column + j * s.dilation_width;
+      if (x_row != nullptr && part.count >= kShort) {
+        set_run(x_row, w, part.count, to);
+        continue;
+      }
       for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
-        to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * s.in_channels : a.padding_values;
+        to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * a.x_step : a.padding_values;
       }
     }
+  }
+
+  // Sets the pointers of one tap to the columns w, w + stride, ... of a row. Those inside of the row are one run, which vector
+  // instructions write.
+  FXQ_INLINE void set_run(const uint8_t* x_row, int64_t w, int64_t count, const uint8_t** to) const {
+    const int64_t width = a.shape.width, stride = a.shape.stride_width, step = stride * a.x_step;
+    int64_t begin = w < 0 ? (stride - 1 - w) / stride : 0;
+    int64_t end = w >= width ? 0 : w + (count - 1) * stride < width ? count : (width - 1 - w) / stride + 1;
+    if (begin > count) begin = count;
+    if (end < begin) end = begin;
+    for (int64_t n = 0; n < begin; ++n) to[n] = a.padding_values;
+    for (int64_t n = begin; n < end; ++n) to[n] = x_row + (w * a.x_step + n * step);
+    for (int64_t n = end; n < count; ++n) to[n] = a.padding_values;
   }
 
   // Copies one row of taps for all pixels of a part, and returns where the next copy goes. Overlapping windows share it.
