@@ -187,8 +187,8 @@ int64_t check_conv(const fxquant::ConvShape& s, bool is_signed) {
   const std::vector<float> scale(s.channels, 1.0f);
   const std::vector<uint8_t> padding(s.in_channels, 7);
   std::vector<float> y(s.out_pixels() * s.channels);
-  const fxquant::ConvArgs args{s,    x.data(), is_signed, padding.data(), weight.data(), correction.data(), scale.data(),
-                               bias.data(), nullptr, false, 1.0f, 0, nullptr, y.data(), {}};
+  const fxquant::ConvArgs args{s,           x.data(), s.in_channels, is_signed, padding.data(), weight.data(), correction.data(),
+                               scale.data(), bias.data(), nullptr, false, 1.0f, 0, nullptr, y.data(), {}};
   const fxquant::TileConvArgs tiles(args, 1);
   return differences(tiles, tiles.tasks(), fxquant::amx::conv_tiles_loop, fxquant::avx512_vnni::conv_tiles_loop, y);
 }

@@ -103,7 +103,9 @@ def test_large_layers(vnni_device: str, assert_same, rows: int, x_dtype: torch.d
     ],
 )
 @pytest.mark.parametrize("x_dtype", BYTES)
-def test_parts_of_a_tensor(vnni_device: str, assert_same, x_dtype: torch.dtype, take: Callable[[Tensor], Tensor]) -> None:
+def test_parts_of_a_tensor(
+    vnni_device: str, assert_same, x_dtype: torch.dtype, take: Callable[[Tensor], Tensor]
+) -> None:
     weight = integers(torch.int8, 21, 50, seed=1)
     epilogue = epilogue_for(weight, torch.uint8)
     native = NativeLinear(weight, x_dtype, 9, epilogue)

@@ -80,17 +80,17 @@ void check_vector(const char* op, const Call& c, const char* argument, const Ten
 inline int64_t pixel_step(const Tensor& x, bool channels_last) {
   const int64_t channel = channels_last ? 1 : x.dim() - 1, channels = x.size(channel);
   if (channels != 1 && x.stride(channel) != 1) return 0;
-  int64_t step = 0, next = 0;  // next: the stride that the dimension around must have
+  int64_t step = -1, next = 0;  // next: the stride that the dimension around must have
   for (int64_t d = x.dim() - 1; d >= 0; --d) {
     if (d == channel || x.size(d) == 1) continue;
-    if (step == 0) {
+    if (step < 0) {
       step = x.stride(d);
     } else if (x.stride(d) != next) {
       return 0;
     }
     next = x.stride(d) * x.size(d);
   }
-  return step == 0 ? channels : step < channels ? 0 : step;
+  return step < 0 ? channels : step < channels ? 0 : step;
 }
 
 // Whether the loop of such a convolution reads x where its pixels lie further apart than their channels.
