@@ -15,10 +15,11 @@ import warnings
 from pathlib import Path
 
 import torch
+from clocks import add_clock, medians
 
 import fxquant as fxq
 from fxquant.calibration.statistics import CalibrationStatistics
-from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.demo.measure import machine
 from fxquant.observers.bins import Bins
 from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches
@@ -32,12 +33,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--quick", action="store_true", help="3 rounds: to see that it runs, not to quote")
     parser.add_argument("--json", help="also write everything to this file")
+    add_clock(parser)
     options = parser.parse_args()
     rounds = 3 if options.quick else options.rounds
     torch.set_num_threads(options.threads)
     about = machine()
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
-    found = {**calibration(rounds), **histograms(rounds), **preparation(min(rounds, 5)), **import_time(min(rounds, 5))}
+    found = {**calibration(rounds, options.clock), **histograms(rounds, options.clock)}
+    found |= {**preparation(min(rounds, 5)), **import_time(min(rounds, 5))}
     for name, (value, unit) in found.items():
         print(f"{name:<60} {value:8.3f} {unit}")
     if options.json:
@@ -46,7 +49,7 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(everything, indent=1) + "\n")
 
 
-def calibration(rounds: int) -> dict[str, tuple[float, str]]:
+def calibration(rounds: int, clock: str) -> dict[str, tuple[float, str]]:
     """MobileNetV2, batch 16, with histograms (the default) and with minima and maxima."""
     model, (batch,) = mobilenet_v2(), calibration_batches(16, 1)
     weight = fxq.get_default_qconfig().weight
@@ -65,7 +68,7 @@ def calibration(rounds: int) -> dict[str, tuple[float, str]]:
     contestants["histogram without statistics"] = functools.partial(bare.observe, batch)
     theirs = torch_ao_prepared(model, batch[:1])
     contestants["torch.ao's"] = functools.partial(torch.no_grad()(theirs), batch)
-    ms = interleaved_medians({"plain": plain, **contestants}, rounds)
+    ms = medians({"plain": plain, **contestants}, rounds, clock)
     what = "mobilenet_v2, batch 16"
     found = {f"{what}: forward": (ms["plain"], "ms")}
     for name in contestants:
@@ -86,16 +89,16 @@ def torch_ao_prepared(model: torch.nn.Module, example: torch.Tensor) -> torch.nn
         return prepare_fx(copy.deepcopy(model), get_default_qconfig_mapping("onednn"), (example,))
 
 
-def histograms(rounds: int) -> dict[str, tuple[float, str]]:
+def histograms(rounds: int, clock: str) -> dict[str, tuple[float, str]]:
     """One observer on one tensor of 13 MB, by one thread."""
     x, observer = torch.randn(16, 64, 56, 56), fxq.HistogramObserver()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        ms = interleaved_medians({"clone": x.clone, "histogram": lambda: observer(x)}, 5 * rounds)
+        ms = medians({"clone": x.clone, "histogram": lambda: observer(x)}, 5 * rounds, clock)
         seen = observer.counts, observer.min_val, observer.max_val
         # Not chosen_range, which searches once and remembers what it found.
-        search = interleaved_medians({"search": lambda: observer.choose(Bins.of(*seen))}, rounds)["search"]
+        search = medians({"search": lambda: observer.choose(Bins.of(*seen))}, rounds, clock)["search"]
     finally:
         torch.set_num_threads(threads)
     return {

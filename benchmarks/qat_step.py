@@ -1,13 +1,15 @@
 """A training step (forward, backward, SGD): the float model, fxquant's ``prepare_qat``, and torch.ao's.
 
-One process, contestants in turns, medians. Bytes are those that autograd keeps for the backward pass: distinct
-storages, the model's own parameters left out.
+One process, contestants in turns, medians. Bytes are those that the forward pass has allocated and not freed when it
+ends: what autograd keeps for the backward pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import gc
 import json
 import warnings
 from collections.abc import Callable
@@ -15,11 +17,12 @@ from pathlib import Path
 
 import torch
 import torchvision
+from clocks import add_clock, medians
 from tabulate import tabulate
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.demo.measure import machine
 
 
 def main() -> None:
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--quick", action="store_true", help="one round of 64 x 64: to see that it runs")
     parser.add_argument("--json", help="also write everything to this file")
+    add_clock(parser)
     options = parser.parse_args()
     sides, rounds = ([64], 1) if options.quick else (options.sides, options.rounds)
     torch.set_num_threads(options.threads)
@@ -38,7 +42,7 @@ def main() -> None:
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     results = []
     for side in sides:
-        rows = measure(options.model, options.batch, side, rounds)
+        rows = measure(options.model, options.batch, side, rounds, options.clock)
         results += [{"side": side, **row} for row in rows]
         print(f"\n{options.model}, batch {options.batch}, {side} x {side}")
         print(tabulate(rows, headers="keys", floatfmt=".2f"), flush=True)
@@ -46,7 +50,7 @@ def main() -> None:
         Path(options.json).write_text(json.dumps({"machine": about, "rounds": rounds, "results": results}, indent=1))
 
 
-def measure(name: str, batch: int, side: int, rounds: int) -> list[dict[str, object]]:
+def measure(name: str, batch: int, side: int, rounds: int, clock: str) -> list[dict[str, object]]:
     """A row for each contestant, with ratios to the float step."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, 3, side, side, generator=generator)
@@ -61,8 +65,8 @@ def measure(name: str, batch: int, side: int, rounds: int) -> list[dict[str, obj
     steps = {name: step(each, x, labels) for name, each in models.items()}
     for call in steps.values():
         call()  # qparams are chosen, gradients have their memory
-    kept = {name: saved_bytes(each, x, labels) for name, each in models.items()}
-    ms = interleaved_medians(steps, rounds)
+    kept = {name: kept_bytes(each, x, labels) for name, each in models.items()}
+    ms = medians(steps, rounds, clock)
     return [
         {
             "step": name,
@@ -86,23 +90,28 @@ def step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], object]:
     return run
 
 
-def saved_bytes(model: nn.Module, x: Tensor, labels: Tensor) -> int:
-    """Bytes of distinct storages that the graph of one step holds, the model's parameters left out."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-    alive = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        alive.append(storage)  # so that no address is used twice
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = nn.functional.cross_entropy(model(x), labels)
+def kept_bytes(model: nn.Module, x: Tensor, labels: Tensor) -> int:
+    """Bytes that a forward pass leaves allocated: what is kept for gradients, and the loss."""
+    gc.collect()
+    before = allocated()
+    loss = nn.functional.cross_entropy(model(x), labels)
+    kept = allocated() - before
     loss.backward()
-    return sum(kept.values())
+    return kept
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t) for name in ("arena", "free", "_0", "maps", "mapped", "_1", "_2", "used", "_3", "_4")
+    ]
+
+
+def allocated() -> int:
+    """Bytes that malloc has given out to this thread and that are not freed (glibc 2.33 or later)."""
+    read = ctypes.CDLL(None).mallinfo2
+    read.restype = _MallocInfo
+    found = read()
+    return found.used + found.mapped
 
 
 def torch_ao(model: nn.Module, x: Tensor) -> nn.Module:
