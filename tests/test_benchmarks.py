@@ -267,6 +267,14 @@ def test_int8_layers_of_two_checkouts(benchmark: Run) -> None:
     assert "all: geometric mean" in text
 
 
+def test_int8_borders(benchmark: Run) -> None:
+    text, results = benchmark("int8_borders.py", "--models", "mobilenet_v3_small", "--rounds", "1")
+    rows = results["results"]["mobilenet_v3_small"]
+    assert sum(row["count"] for row in rows) == 12  # the stem, and the depthwise layers
+    assert all(row["padded"] > 0 and row["bordered"] > 0 and row["ratio"] > 0 for row in rows)
+    assert "3x3 / 2 depthwise 16 > 16, 112" in text
+
+
 def test_the_layers_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     found = importlib.import_module("int8_layers").layers_of("vit_b_16")
