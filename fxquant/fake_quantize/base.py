@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, SpecError
+from fxquant.fake_quantize.relu_results import keep_where_positive
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.constructor import Constructor
 from fxquant.plan.spec import QParams, QScheme
@@ -99,6 +100,8 @@ class FakeQuantizeBase(Switches):
     scheme: QScheme
     fake_quant_enabled: Tensor
     observer_enabled: Tensor
+    keep_where_positive = staticmethod(keep_where_positive)
+    """For ``forward``, on what it is given, before it rounds."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
-from fxquant.fake_quantize.relu_results import keep_where_positive
 from fxquant.graph.module_state import check_finite
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase
@@ -95,7 +94,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             self._estimate(x.detach())
         if not self.rounds():
             return x
-        keep_where_positive(x)
+        self.keep_where_positive(x)
         exporting = torch.compiler.is_exporting()
         if not exporting:
             self._hold()

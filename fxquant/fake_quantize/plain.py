@@ -10,7 +10,6 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.fake_quantize.relu_results import keep_where_positive
 from fxquant.graph.module_state import check_qparams
 from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
@@ -101,7 +100,7 @@ class FakeQuantize(FakeQuantizeBase):
             if self.is_on("observer_enabled") and x.numel():
                 self.observe(x.detach())
             if self.rounds():
-                keep_where_positive(x)
+                self.keep_where_positive(x)
                 qparams = self.scale, self.zero_point
                 if self.is_per_channel:
                     return fake_quantize(x, *qparams, self.scheme)
