@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -112,3 +119,33 @@ def test_what_leaves_is_made_by_functions_too(model, x):
     explicit = fxq.explicit(int8)
     assert torch.equal(fxq.export(int8, x).module()(x), explicit(x))
     assert fxq.explicit(explicit) is explicit
+
+
+class TestNamesThatAreImportedLater:
+    """``LATER`` of ``fxquant/__init__.py``: a type checker reads an import, a program a table."""
+
+    def test_both_say_the_same(self):
+        tree = ast.parse(Path(fxq.__file__).read_text(encoding="utf-8"))
+        (checked,) = (node.body for node in tree.body if isinstance(node, ast.If))
+        assert {node.module: tuple(name.name for name in node.names) for node in checked} == fxq.LATER
+
+    def test_each_is_public_and_there(self):
+        names = [name for names in fxq.LATER.values() for name in names]
+        assert {*names} < {*fxq.__all__}
+        assert {*fxq.__all__} <= {*dir(fxq)}
+        for module, names in fxq.LATER.items():
+            assert all(getattr(fxq, name) is getattr(import_module(module), name) for name in names)
+
+    def test_none_is_imported_before(self):
+        code = """
+            import sys, fxquant as fxq
+            assert not {*fxq.LATER} & {*sys.modules}, {*fxq.LATER} & {*sys.modules}
+            assert fxq.exporting.explicit is fxq.explicit
+            exec("from fxquant import *")
+            assert save.__module__ == "fxquant.artifact.save"
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+    def test_a_name_that_is_none(self):
+        with pytest.raises(AttributeError, match="module 'fxquant' has no attribute 'quantise'"):
+            fxq.quantise  # noqa: B018

@@ -62,6 +62,9 @@ EXTRAS = {
 """What only the demonstration or a way out needs, and where it may be imported: ``import fxquant`` reaches nothing of
 it."""
 
+IMPORTED_LATER = {"__init__.py": "public names that few programs use, which took a third of the time of import fxquant"}
+"""File that imports names when they are first asked for, and tells type checkers so -> why."""
+
 LAZY_IMPORTS = {
     ("cli/images.py", "PIL"): "an extra: data of the user's own function needs no Pillow",
     ("cli/models.py", "timm"): "an extra, as torchvision",
@@ -551,6 +554,8 @@ def test_no_imports_for_type_checkers_only_and_no_star_imports():
             if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
                 found.append(f"{source.name}:{node.lineno}: import *")
             if isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node).endswith("TYPE_CHECKING"):
+                if source.name in IMPORTED_LATER:
+                    continue
                 found.append(f"{source.name}:{node.lineno}: TYPE_CHECKING")
     assert found == []
 
@@ -560,7 +565,7 @@ def test_imports_stand_at_the_head_of_the_file():
         (source.name, module.split(".")[0] if module.split(".")[0] != "fxquant" else module)
         for source in SOURCES
         for node, module in source.imports
-        if node not in source.tree.body
+        if node not in source.tree.body and source.name not in IMPORTED_LATER
     }
     assert found == set(LAZY_IMPORTS)
 
@@ -719,7 +724,7 @@ def test_tests_mirror_the_package():
         if not has_code(source) or source.name in exempt:
             continue
         relative = source.path.relative_to(PACKAGE)
-        name = relative.parent.name if relative.stem == "__init__" else relative.stem
+        name = (relative.parent.name or "api") if relative.stem == "__init__" else relative.stem
         if not (TESTS / relative.parent / f"test_{name}.py").exists():
             missing.append((relative.parent / f"test_{name}.py").as_posix())
     assert missing == []
