@@ -218,7 +218,8 @@ def tries_readme(wheel: Path) -> str:
     environment.borrow()  # torch is not fetched again
     done = environment.pip("--no-deps", "--no-index", str(wheel))
     if done.returncode == 0:
-        done = run_tests(environment, tests_alone(folder / "clone"), ("tests/test_readme.py",), LIMIT)
+        alone = tests_alone(folder / "clone")  # without sources, which CONTRIBUTING.md names
+        done = run_tests(environment, alone, ("tests/test_readme.py",), LIMIT, "-k", "not CONTRIBUTING")
     if done.returncode != 0:
         raise SystemExit(f"fxquant: the README does not run on {wheel.name}\n{done.stdout}{done.stderr}")
     return done.stdout.strip().splitlines()[-1]
