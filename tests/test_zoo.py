@@ -27,8 +27,8 @@ AGREEMENT = 0.5
 PRODUCTS = frozenset({"matmul", "einsum", "scaled_dot_product_attention"})
 """Of two values that depend on the input."""
 SOFTMAX = frozenset({"softmax", "dropout", "mul"})
-MASKS = frozenset({"pad", "new_zeros", "reshape", "masked_fill"})
-"""Of windows that wrap around; padding of nothing between floats."""
+MASKS = frozenset({"pad", "new_zeros", "full_like", "reshape", "masked_fill"})
+"""Of windows that wrap around, with their numbers; padding of nothing between floats."""
 NORMS = frozenset({"LayerNorm", "layer_norm"})
 COSINE = frozenset({"normalize", "clamp", "exp"})
 """Swin V2 compares by angles, with a learned temperature."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fxquant.capture.trace_guards import require_value
 from fxquant.compat.configuration import qconfig_of
 from fxquant.compat.eager import (
     add_quant_dequant,
@@ -76,12 +77,17 @@ def quantize_dynamic(
     for key, value in spec.items():
         setter: Any = rules.set_module_name if isinstance(key, str) else rules.set_object_type
         setter(key, qconfig_of(value))
-    # Convert the traced model; what cannot be traced keeps its code, and gets other layers.
+    # Convert the traced model; what cannot be traced, or takes less when traced, keeps its code, and gets other layers.
     converted: nn.Module
     try:
-        converted = Observing(model, None, rules).convert()
+        observing = Observing(model, None, rules)
+        takes_less = any(node.target is require_value for node in observing.graph_module.graph.nodes)
     except TracingError:
+        takes_less = True
+    if takes_less:
         converted = swap_layers(model, spec, (nn.Linear, *RECURRENT, nn.Embedding, nn.EmbeddingBag))
+    else:
+        converted = observing.convert()
     # Say what stayed float.
     float_paths = {path for path, module in converted.named_modules() if isinstance(module, RECURRENT)}
     left = [

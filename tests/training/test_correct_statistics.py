@@ -121,10 +121,11 @@ def test_zeros_of_a_linear_layer_without_bias_stay() -> None:
     assert names == {"relu_1"}
 
 
-def test_integers_that_were_learned_stay_and_are_corrected_by_nothing() -> None:
+def test_integers_that_were_learned_stay_and_are_corrected_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fxquant.training.gptq_weight.MOST_INPUTS", 26)  # which two layers exceed
     rounded = fxq.gptq(prepared(), data(), progress=False)
     result = fxq.correct_statistics(rounded, data(), progress=False)
-    assert [row.unit for row in result.corrected_statistics] == ["relu"]
+    assert [row.unit for row in result.corrected_statistics] == ["first_2", "relu"]
     text = str(result.corrected_statistics)
     assert "last is not corrected: KnownIntegers has integers of its own, which make up for their errors" in text
     before, after = (fxq.convert(each, to="fake_quant").get_submodule("last") for each in (rounded, result))
