@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -109,7 +110,7 @@ class Bins:
             float64 [..., K], the mean of ``abs(x - dequantize(quantize(x))) ** power``.
         """
         scales, zero_points = (each.view(-1, low.shape[-1]) for each in qparams(low, high, scheme, eps))
-        edges, weights, sizes = self._weighted_edges()
+        edges, weights, sizes = self._weighted_edges
         costs = torch.empty_like(scales)
         for rows, candidates, longest in pieces(sizes, low.shape[-1]):
             scale, zero_point = scales[rows, candidates], zero_points[rows, candidates]
@@ -119,12 +120,14 @@ class Bins:
         # Rounding may go below 0; and where scales are so small that their number has no such power, nothing is left.
         return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
 
+    @cached_property
     def _weighted_edges(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the edges that an integral of the error is added up at, with their weights, and how many they are.
 
         With F the integral of the error up to an edge, a bin costs counts / width * (F(end) - F(begin)). Added up, each
         edge has the difference of the densities beside it as its weight, most often 0 where bins are empty. Those
-        edges are left out. float64 [C, m] twice, of which the last have no weight, and int64 [C].
+        edges are left out. float64 [C, m] twice, of which the last have no weight, and int64 [C]. A search asks many
+        times.
         """
         edges, density = (each.view(-1, each.shape[-1]) for each in self.spread())
         nothing = density.new_zeros(density.shape[0], 1)
