@@ -92,6 +92,7 @@ def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [round(value, 3) for value in list(summary.values())[1:]] == [1.0, 0.667, 0.2]
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     turns = importlib.import_module("turns")
@@ -165,6 +166,7 @@ def test_real_weights(benchmark: Run) -> None:
     assert "MTCNN RNet" in text
 
 
+@pytest.mark.slow
 def test_zoo(benchmark: Run) -> None:
     arguments = ("--images", "1", "--rounds", "1", "--threads", "1", "--exported", "--models", "shufflenet_v2_x0_5")
     text, results = benchmark("zoo.py", *arguments)
@@ -238,6 +240,7 @@ def test_capture_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(value > 0 for value in row.values())
 
 
+@pytest.mark.slow
 def test_qat_step(benchmark: Run) -> None:
     text, results = benchmark("qat_step.py", "--quick", "--threads", "1")
     assert [row["step"] for row in results["results"]] == ["float", "fxquant", "torch.ao"]
@@ -256,6 +259,7 @@ def test_int8_layers(benchmark: Run) -> None:
     assert "3x3 / 2 3 > 64, 224" in text
 
 
+@pytest.mark.slow
 def test_int8_layers_of_two_checkouts(benchmark: Run) -> None:
     here = str(BENCHMARKS.parent)
     arguments = ("--models", "mobilenet_v3_small", "--batch", "1", "--threads", "1", "--rounds", "1", "--depthwise")
@@ -356,6 +360,7 @@ def test_checkouts(benchmark: Run) -> None:
     assert results["import now / before"] > 0
 
 
+@pytest.mark.slow
 def test_channel_statistics(benchmark: Run) -> None:
     few = ("--epochs", "0", "--pictures", "32", "--images", "100", "--bits", "4", "--steps", "1", "--batches", "1")
     _, results = benchmark("channel_statistics.py", *few)

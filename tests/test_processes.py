@@ -69,7 +69,7 @@ def spawning() -> Iterator[Spawning]:
 KINDS = ["int8", "fake_quant", "reference", None]
 
 
-@pytest.mark.parametrize("to", KINDS)
+@pytest.mark.parametrize("to", ["int8", None, *(pytest.param(to, marks=pytest.mark.slow) for to in KINDS[1:3])])
 def test_memory_that_is_handed_over_lives_until_the_process_has_begun(spawning, to):
     model = converted(to)
     for _ in range(2):

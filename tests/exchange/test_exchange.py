@@ -72,7 +72,7 @@ def test_another_model_converts_without_data(qconfig: Any, form: str, tmp_path: 
     assert torch.equal(fxq.convert(by_table, to=form)(X), wanted(X))
 
 
-@pytest.mark.parametrize("network", ["shufflenet_v2_x0_5", "googlenet"])
+@pytest.mark.parametrize("network", ["shufflenet_v2_x0_5", pytest.param("googlenet", marks=pytest.mark.slow)])
 def test_networks(network: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     more = {"init_weights": False} if network == "googlenet" else {}

@@ -85,6 +85,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_torch_compile() -> None:
     found = answer("torch", COMPILE)
     assert found["aot_eager"] == 0

@@ -92,6 +92,7 @@ def without_theirs() -> list[Any]:
     return answers(WITHOUT_THEIRS, BEHIND)
 
 
+@pytest.mark.slow
 def test_the_same_from_wherever_they_come(without_theirs: list[Any]) -> None:
     (first,), (found,), missing = answers(THEIRS_FIRST), answers(""), dict(without_theirs[0])
     assert [(each.pop("ours"), each.pop("loaded")) for each in (first, found, missing)] == [

@@ -120,7 +120,9 @@ print("brgemm" in available_isas())
 
 
 @needs_brgemm
-@pytest.mark.parametrize("large", [OF_LAYER, OF_ACTIVATIONS, OF_IMAGES])
+@pytest.mark.parametrize(
+    "large", [OF_LAYER, *(pytest.param(one, marks=pytest.mark.slow) for one in (OF_ACTIVATIONS, OF_IMAGES))]
+)
 def test_large_products_go_there_and_are_right_where_it_refuses(large: str) -> None:
     seen = fresh(CHOICE + large, FXQUANT_CPU_ISA="brgemm")
     assert seen[:3] == ["True"] * 3

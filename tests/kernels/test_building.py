@@ -112,7 +112,8 @@ class Machine:
 
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C++ compiler")
 @pytest.mark.skipif(not OBJECTS.is_dir() or not available_isas(), reason="the native library is not built here")
-@pytest.mark.parametrize("options", [pytest.param(("-e",), marks=pytest.mark.slow), ()], ids=["editable", "copied"])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("-e",), ()], ids=["editable", "copied"])
 def test_the_advice_of_the_doctor_works(tmp_path: Path, options: tuple[str, ...]) -> None:
     machine = Machine(tmp_path)
     if not options:  # an earlier build leaves build/lib*, which must not go into what is built without a compiler

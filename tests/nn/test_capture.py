@@ -112,7 +112,7 @@ def prepared(name: str) -> tuple[fxq.Quantizer, Tensor]:
     return fxq.calibrate(quantizer, [x], progress=False), x
 
 
-@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize("form", ["int8", "fake_quant", pytest.param("reference", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
     quantizer, x = prepared(name)

@@ -218,6 +218,7 @@ def test_names_of_modules_are_text(tmp_path: Path, opened: Opened) -> None:
     assert "&lt;!--" in document
 
 
+@pytest.mark.slow
 def test_resnet50_fits(tmp_path: Path, opened: Opened) -> None:
     models = pytest.importorskip("torchvision.models")
     x = torch.randn(1, 3, 64, 64)

@@ -131,7 +131,7 @@ def test_attention(tmp_path):
     assert not report.kernels["Gemm"]
 
 
-@pytest.mark.parametrize("shape", [(4, 64), (2, 3, 64)], ids=len)
+@pytest.mark.parametrize("shape", [pytest.param((4, 64), marks=pytest.mark.slow), (2, 3, 64)], ids=len)
 @pytest.mark.parametrize("scheme", [{"group_size": 32}, {}], ids=["blocks", "channels"])
 def test_weights_of_4_bits_beside_floats_have_a_kernel(shape, scheme, tmp_path):
     """Whatever the rank of the input: torch.onnx makes Gemm of matrices, which the runtime would run in float."""

@@ -109,7 +109,7 @@ def test_biases_are_int32(planned, tmp_path):
     assert torch.allclose(run(tmp_path / "float.onnx", X)[0], planned(X), atol=1e-5)
 
 
-@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize("to", ["int8", pytest.param("fake_quant", marks=pytest.mark.slow), "reference"])
 def test_what_was_planned_for_the_cpu(to, tmp_path):
     model = converted(net(), backend="cpu", to=to)
     fxq.export_onnx(model, tmp_path / "net.onnx", X)
