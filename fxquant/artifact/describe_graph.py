@@ -13,12 +13,16 @@ from fxquant.artifact.graph import check_identifier, encode_graph
 from fxquant.artifact.plan import encode_coverage, encode_plan
 from fxquant.capture.exported.branches import BRANCHES, Branches
 from fxquant.graph.module import NamedGraphModule, get_metadata
+from fxquant.measure.coverage import Coverage
 from fxquant.quantizer.data import PreparedModel
 
 GRAPH = "graph"
 """Type of a module that is a graph, whose nodes stand beside those of the model."""
 COND = "torch.cond"
 """Type of a module that runs one of two graphs."""
+
+FLOAT_BRANCHES = "float_branches"
+"""Rows of the coverage of branches that could not be quantized, by the call of ``torch.cond``."""
 
 INSIDE = "#inside/"
 """What the names of tensors begin with that belong to a graph inside; its path follows, and another slash."""
@@ -36,6 +40,8 @@ def describe_form(
     """Write what a model of this form is beside its graph: the plan, or all that a Quantizer holds."""
     if prepared is not None:
         data, tensors = describe_quantizer(prepared)
+        if left := get_metadata(model, FLOAT_BRANCHES):  # why each stays float is said by its rows
+            data[FLOAT_BRANCHES] = [[call, encode_coverage(Coverage(rows))] for call, rows in left.items()]
         return {"preparation": data}, tensors
     if form == "float":
         return {}, {}

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from fxquant.artifact.configuration import encode_configuration
 from fxquant.artifact.example import encode_example
 from fxquant.artifact.makers import Makers
-from fxquant.artifact.plan import encode_coverage, encode_plan
+from fxquant.artifact.plan import encode_plan
 from fxquant.artifact.rounding import encode_rounding
 from fxquant.artifact.values import encode
 from fxquant.errors import ArtifactError, error_context, listing
-from fxquant.graph.module import get_metadata
 from fxquant.graph.query import WEIGHT, qualified_name
-from fxquant.measure.coverage import Coverage
 from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.spec import Means, Observed
@@ -58,8 +56,6 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
         "integers": [encode(prepared.integer_inputs), encode(prepared.integer_outputs)],
         "makers": makers.data,
     }
-    if left := get_metadata(prepared.graph_module, "float_branches"):  # why each stays float is said by its rows
-        data["float_branches"] = [[call, encode_coverage(Coverage(rows))] for call, rows in left.items()]
     return data, {**tensors, **integers, **_measured(prepared)}
 
 

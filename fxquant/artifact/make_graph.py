@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fxquant.artifact.describe_graph import COND, GRAPH, INSIDE
+from fxquant.artifact.describe_graph import COND, FLOAT_BRANCHES, GRAPH, INSIDE
 from fxquant.artifact.graph import check_path, decode_graph
 from fxquant.artifact.integers import note_integers
 from fxquant.artifact.make_quantizer import make_quantizer
@@ -101,7 +101,7 @@ def make_quantizers(
     Raises:
         ArtifactError: the file describes none, or one of a graph that is no branch.
     """
-    made = {"": make_quantizer(data, tensors, model, nodes, size)}
+    made = {"": _make(model, data, tensors, nodes, size)}
     for path, item in inside.items():
         if item["kind"] != "prepared":
             continue
@@ -110,11 +110,27 @@ def make_quantizers(
         if not isinstance(model.get_submodule(called), Branches):
             raise ArtifactError("the file holds a prepared model that is no branch", at=f"module {path}")
         graph: Any = model.get_submodule(path)
-        made[path] = make_quantizer(item["preparation"], _below(tensors, path), graph, nodes, size)
+        made[path] = _make(graph, item["preparation"], _below(tensors, path), nodes, size)
         made[around].branches[called.removeprefix(f"{around}."), name] = made[path]
     for one in reversed(made.values()):  # the rows of a model hold those of the branches inside
         note_branch_rows(one)
     return made[""]
+
+
+def _make(gm: NamedGraphModule, data: Any, tensors: Mapping[str, Tensor], nodes: int, size: int) -> Any:
+    """Make a Quantizer, whose graph knows why branches stay float."""
+    rows = dict(data) if isinstance(data, dict) else {}
+    left = rows.pop(FLOAT_BRANCHES, [])
+    made = make_quantizer(rows, tensors, gm, nodes, size)
+    if not isinstance(left, list) or not all(isinstance(item, list) and len(item) == 2 for item in left):
+        raise ArtifactError("the file holds no coverage that can be read")
+    names = {node.name for node in gm.graph.nodes}
+    if unknown := [call for call, _ in left if not isinstance(call, str) or call not in names]:
+        raise ArtifactError("the file holds the branches of a call that is none", got=ascii(unknown[0])[:120])
+    if left:
+        found = {call: decode_coverage(data, nodes).rows for call, data in left}
+        set_metadata(made.graph_module, **{FLOAT_BRANCHES: found})
+    return made
 
 
 def _prefixes(path: str) -> list[str]:

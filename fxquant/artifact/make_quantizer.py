@@ -14,12 +14,10 @@ from fxquant.artifact.describe_quantizer import STATE
 from fxquant.artifact.example import decode_example
 from fxquant.artifact.fitting_plan import check_boundaries, check_plan, pattern_names, weight_nodes
 from fxquant.artifact.makers import Maker, bytes_of, decode_maker
-from fxquant.artifact.plan import decode_coverage, decode_plan
+from fxquant.artifact.plan import decode_plan
 from fxquant.artifact.rounding import decode_rounding
 from fxquant.artifact.values import decode, fits
 from fxquant.errors import ArtifactError
-from fxquant.graph.module import set_metadata
-from fxquant.measure.coverage import CoverageRow
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed, TensorRef
 from fxquant.quantizer.restore import Parts, restore
@@ -28,7 +26,6 @@ FIELDS = {
     *("backend", "makers", "configuration", "input_observer", "patterns", "example", "plan", "fake_quants"),
     *("trained", "joins", "rounding", "warned", "integers"),
 }
-OPTIONAL = {"float_branches"}
 
 
 def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, nodes: int, size: int) -> Any:
@@ -44,7 +41,7 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
     Raises:
         ArtifactError: it is no description of one.
     """
-    if not isinstance(data, dict) or set(data) - OPTIONAL != FIELDS or not isinstance(data["trained"], bool):
+    if not isinstance(data, dict) or set(data) != FIELDS or not isinstance(data["trained"], bool):
         raise ArtifactError("the file describes a prepared model with other fields")
     # The plan, and whether it is one of this graph.
     makers = _makers(data["makers"], nodes)
@@ -64,8 +61,6 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
     args, kwargs = map(decode_example, example)
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
         raise ArtifactError("the example inputs in the file are no tuple and no dict")
-    if "float_branches" in data:
-        set_metadata(gm, float_branches=_float_branches(data["float_branches"], gm, nodes))
     given = data["input_observer"]
     parts = Parts(
         backend=str(data["backend"]),
@@ -123,16 +118,6 @@ def _joins(data: Any, plan: QuantPlan, gm: GraphModule) -> dict[str, list[tuple[
         if name not in names or not all(isinstance(part, str) and fits(ends, list[float]) for part, *ends in rows):
             raise ArtifactError("the file holds ranges of a join that is none", got=ascii(name)[:120])
         found[name] = rows
-    return found
-
-
-def _float_branches(data: Any, gm: GraphModule, nodes: int) -> dict[str, tuple[CoverageRow, ...]]:
-    names = {node.name for node in gm.graph.nodes}
-    found = {}
-    for call, rows in _rows(data, 2):
-        if not isinstance(call, str) or call not in names:
-            raise ArtifactError("the file holds the branches of a call that is none", got=ascii(call)[:120])
-        found[call] = decode_coverage(rows, nodes).rows
     return found
 
 

@@ -193,6 +193,25 @@ def test_damaged_files_are_refused(prepared, tmp_path, edit, message):
         fxq.load(path)
 
 
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        (7, "no coverage that can be read"),
+        ([["cond"]], "no coverage that can be read"),
+        ([["cond", 7]], "no coverage that can be read"),
+        ([["cond", [{"node": "cond"}]]], "the file"),
+        ([["nowhere", []]], "the branches of a call that is none"),
+        ([[["cond"], []]], "the branches of a call that is none"),
+    ],
+)
+def test_damaged_rows_of_branches_that_stay_float_are_refused(prepared, tmp_path, left, message):
+    path = tmp_path / "model.fxq"
+    fxq.save(prepared, path)
+    changed(path, lambda data: data["preparation"].update(float_branches=left))
+    with pytest.raises(ArtifactError, match=message):
+        fxq.load(path)
+
+
 def test_the_header_counts_nodes_of_all_graphs(prepared, tmp_path):
     model = fxq.convert(prepared)
     fxq.save(model, tmp_path / "model.fxq")
