@@ -70,6 +70,9 @@ class ItemAssignments:
         """Return the tensor that is written to, and what is written, with all of its dimensions."""
         source, key, value = node.args
         region = _region(node)
+        dtype = value_of(source).dtype  # type: ignore[union-attr, arg-type]
+        if isinstance(value, Node) and value_of(value).dtype != dtype:  # type: ignore[union-attr]
+            value = emit.method("to", value, dtype)
         if not isinstance(value, Node):
             value = emit.function(torch.full_like, emit.function(operator.getitem, source, key), value)
         elif value_of(value).shape != region or not _depends_on_input(value):  # type: ignore[union-attr]
@@ -177,8 +180,9 @@ def _changed_view(node: Any) -> Any:
 def slices_of(node: Node) -> Slices | None:
     """Return what an item assignment writes to, where it can be written as a join; else None.
 
-    Keys of numbers and slices can: ``y[:, 0]``, ``y[..., 1:-1, 1:-1]``, and of one step ``y[..., 1::2]``. Sizes must be
-    known, and the tensor must hold floats.
+    Keys of numbers and slices can: ``y[:, 0]``, ``y[..., 1:-1, 1:-1]``, and ``y[:, 1::2]`` of the channels of images,
+    whose number is the same in all calls: a join cannot take turns where a size is no multiple of the step. Sizes must
+    be known, and the tensor must hold floats.
     """
     if len(node.args) != 3 or node.kwargs or not isinstance(node.args[0], Node):
         return None
@@ -192,7 +196,7 @@ def slices_of(node: Node) -> Slices | None:
     slices: Slices = {}
     for dim, (item, size) in enumerate(zip(items, info.shape, strict=True)):
         part = slice(item, item + 1 or None) if isinstance(item, int) else item
-        if not _is_plain(part, size):
+        if not _is_plain(part, size) or (_step(part) > 1 and (dim != 1 or len(info.shape) < 4)):
             return None
         if part.start or part.stop is not None or _step(part) > 1:
             slices[dim] = part

@@ -141,6 +141,35 @@ def test_it_is_a_join_with_the_values_of_the_float_model(body):
         assert sqnr(model(X), int8(X)) > 30
 
 
+def whole_of_bools(m, x):
+    y, z = m.first(x).clone(), m.second(x)
+    y[:, :] = z > 0
+    return y
+
+
+def doubles(m, x):
+    y = m.first(x)
+    y[:, :3] = m.small(x).double()
+    return y
+
+
+def every_other_row(m, x):
+    y, z = m.first(x), m.second(torch.relu(m.small(x)))
+    y[:, :, ::2] = 0.5
+    y[::2] += 1
+    return torch.cat([y, z], -1).narrow(-1, 2, 6)
+
+
+@pytest.mark.parametrize("body", [whole_of_bools, doubles, every_other_row], ids=lambda body: body.__name__)
+def test_dtypes_of_the_tensor_stay_and_sizes_need_be_no_multiple_of_a_step(body):
+    model = net(body)
+    prepared = fxq.prepare(model, X)
+    with torch.no_grad():
+        for x in (X, torch.randn(3, 3, 9, 8), torch.randn(1, 3, 5, 5)):
+            assert prepared(x).dtype == model(x).dtype
+            assert torch.equal(prepared(x), model(x))
+
+
 def test_it_trains_as_the_float_model():
     model = net(added).train()
     del model.second, model.token
