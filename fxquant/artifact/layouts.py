@@ -20,13 +20,16 @@ def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None
     """Refuse a file unless each tensor of a module is stored once, or is one that is, and nothing else is stored."""
     if not isinstance(layouts, dict):
         raise ArtifactError("the file does not say how its tensors lie")
+    # Qparams that the plan and a module have in common are stored under the name of the module.
     aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
     of_plan = {name for name in aliases if is_of_plan(name)} if header.format > 2 else set()
     _check_same(header, {name: layouts[name] for name in of_plan}, layouts)
+    # What is stored, or is said to be what is stored, are the tensors of the modules.
     aliases -= of_plan
     stored = {name for name in header.tensors if not name.startswith("#")}
     if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
         raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
+    # Each layout is the name of a stored tensor, an order of dimensions, or says how a tensor was packed.
     for name, layout in layouts.items():
         if name in of_plan:
             continue

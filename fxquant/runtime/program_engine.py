@@ -55,6 +55,8 @@ class LatestPlan:
     """The plan of the call before, and what a call has to be like to run it: plain tensors that need no gradient."""
 
     plan: ExecutionPlan
+    plans: dict[Hashable, ExecutionPlan]
+    """All plans at that time: where the engine has others by now, this one may be dropped."""
     program: Program | None
     """All of the plan, where it is one program of one input and one result."""
     grad_enabled: bool
@@ -62,12 +64,12 @@ class LatestPlan:
     """Of each argument: dtype, shape and strides."""
 
     @classmethod
-    def of(cls, plan: ExecutionPlan, args: tuple[Any, ...]) -> LatestPlan | None:
+    def of(cls, plan: ExecutionPlan, plans: dict[Hashable, ExecutionPlan], args: tuple[Any, ...]) -> LatestPlan | None:
         """Describe a call; None if its inputs are not all plain tensors that need no gradient."""
         if any(type(x) is not Tensor or x.requires_grad for x in args):
             return None
         inputs = tuple((x.dtype, x.shape, x.stride()) for x in args)
-        latest = cls(plan, plan.only_program if len(args) == 1 else None, torch.is_grad_enabled(), inputs)
+        latest = cls(plan, plans, plan.only_program if len(args) == 1 else None, torch.is_grad_enabled(), inputs)
         return latest if latest.fits(args) else None
 
     def fits(self, args: tuple[Any, ...]) -> bool:
@@ -121,7 +123,8 @@ class ProgramEngine:
         key = None if kwargs else _key(args)
         if key is None or _is_intercepted():
             return forward(gm, *args, **kwargs)
-        plan = self._plans.get(key)
+        plans = self._plans
+        plan = plans.get(key)
         if plan is None:
             return self._first_calls(key, gm, forward, args)
         if plan.fallback_reason:
@@ -130,7 +133,7 @@ class ProgramEngine:
             self.invalidate()
             return forward(gm, *args)
         plan.used = next(self._clock)
-        self._latest = LatestPlan.of(plan, args)
+        self._latest = LatestPlan.of(plan, plans, args)
         try:
             return plan.run(gm, args)
         except ShapesChangedError:
@@ -167,7 +170,13 @@ class ProgramEngine:
                 return forward(gm, *args, **kwargs)
             engine: ProgramEngine = gm.__dict__[ENGINE]
             latest = engine._latest
-            if latest is None or not latest.fits(args) or _is_intercepted() or not latest.plan.is_valid():
+            if (
+                latest is None
+                or latest.plans is not engine._plans
+                or not latest.fits(args)
+                or _is_intercepted()
+                or not latest.plan.is_valid()
+            ):
                 return forward(gm, *args)
             plan = latest.plan
             plan.used = next(engine._clock)
@@ -218,7 +227,7 @@ class ProgramEngine:
             plans = {**self._plans, key: plan}
             if len(plans) > PLANS:
                 del plans[min(plans, key=lambda each: plans[each].used)]
-                self._latest = None  # it may be that one
+                self._latest = None  # which holds the memory of all plans before
             plan.constants += tuple(enumerate(defaults, len(args)))  # inputs have the first slots
             plan.used = next(self._clock)
             self._plans = plans
