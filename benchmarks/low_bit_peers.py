@@ -72,6 +72,7 @@ def nncf_with_accuracy(model: nn.Module, crops: list[Tensor], steps: int) -> Mod
     import openvino as ov
 
     float_model = ov.convert_model(copy.deepcopy(model).eval(), example_input=crops[0])
+    float_model.outputs[0].get_tensor().set_names({"logits"})  # NNCF collects outputs by name, and finds none without
     data = nncf.Dataset(crops, lambda batch: batch.numpy())
     with torch.no_grad():
         expected = torch.cat([model(batch).argmax(1) for batch in crops]).numpy()
