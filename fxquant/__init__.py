@@ -5,16 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from fxquant.commandline import VERSION  # isort: skip  # first: it answers --help before torch is imported
 from fxquant import fake_quantize, kernels, nn
-from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.backends.onnxruntime import ONNXRUNTIME
 from fxquant.backends.openvino import OPENVINO
 from fxquant.backends.reference import REFERENCE
 from fxquant.backends.tensorrt import TENSORRT
-from fxquant.calibration.calibration_report import CalibrationReport
-from fxquant.distributed.sharing import share_work
-from fxquant.equalization.table import Equalization, EqualizedRegion
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
@@ -58,7 +54,6 @@ from fxquant.observers.defaults import (
     weight_only_qconfig,
 )
 from fxquant.observers.low_bit import low_bit_qconfig
-from fxquant.passes.instruments import print_passes
 from fxquant.patterns import (
     DEFAULT_PATTERNS,
     Output,
@@ -74,8 +69,6 @@ from fxquant.patterns import (
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal, Rejection
 from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
-from fxquant.quantizer.distributed import synchronize_observers
-from fxquant.quantizer.quantizer import Quantizer
 
 if TYPE_CHECKING:  # where a program runs, each is imported when it is first asked for: LATER, below
     from fxquant.analysis.compare import compare
@@ -84,11 +77,15 @@ if TYPE_CHECKING:  # where a program runs, each is imported when it is first ask
     from fxquant.analysis.profile_table import Profile, ProfileRow
     from fxquant.analysis.sensitivity import sensitivity
     from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
+    from fxquant.api import calibrate, convert, prepare, quantize
     from fxquant.artifact.format import LoadLimits
     from fxquant.artifact.inspect import ArtifactInfo, inspect_artifact
     from fxquant.artifact.load import load
     from fxquant.artifact.save import save
+    from fxquant.calibration.calibration_report import CalibrationReport
+    from fxquant.distributed.sharing import share_work
     from fxquant.equalization.equalize import equalize
+    from fxquant.equalization.table import Equalization, EqualizedRegion
     from fxquant.exchange.apply import apply_qparams
     from fxquant.exchange.collect import qparams
     from fxquant.exchange.table import QParamsTable, TensorQParams
@@ -97,9 +94,12 @@ if TYPE_CHECKING:  # where a program runs, each is imported when it is first ask
     from fxquant.exporting.onnx.report import OnnxReport, OnnxRow
     from fxquant.exporting.program import export
     from fxquant.exporting.table import register_explicit
+    from fxquant.passes.instruments import print_passes
     from fxquant.precision.budget import Budget
     from fxquant.precision.search_precision import search_precision
     from fxquant.precision.table import PrecisionPoint, PrecisionRow, PrecisionSearch
+    from fxquant.quantizer.distributed import synchronize_observers
+    from fxquant.quantizer.quantizer import Quantizer
     from fxquant.reporting.report import report
     from fxquant.training.batch_norm_statistics import reestimate_batch_norm
     from fxquant.training.block_reconstruction import reconstruct
@@ -250,11 +250,15 @@ LATER = {
     "fxquant.analysis.profile_table": ("Profile", "ProfileRow"),
     "fxquant.analysis.sensitivity": ("sensitivity",),
     "fxquant.analysis.sensitivity_table": ("Sensitivity", "UnitCost"),
+    "fxquant.api": ("calibrate", "convert", "prepare", "quantize"),
     "fxquant.artifact.format": ("LoadLimits",),
     "fxquant.artifact.inspect": ("ArtifactInfo", "inspect_artifact"),
     "fxquant.artifact.load": ("load",),
     "fxquant.artifact.save": ("save",),
+    "fxquant.calibration.calibration_report": ("CalibrationReport",),
+    "fxquant.distributed.sharing": ("share_work",),
     "fxquant.equalization.equalize": ("equalize",),
+    "fxquant.equalization.table": ("Equalization", "EqualizedRegion"),
     "fxquant.exchange.apply": ("apply_qparams",),
     "fxquant.exchange.collect": ("qparams",),
     "fxquant.exchange.table": ("QParamsTable", "TensorQParams"),
@@ -263,9 +267,12 @@ LATER = {
     "fxquant.exporting.onnx.report": ("OnnxReport", "OnnxRow"),
     "fxquant.exporting.program": ("export",),
     "fxquant.exporting.table": ("register_explicit",),
+    "fxquant.passes.instruments": ("print_passes",),
     "fxquant.precision.budget": ("Budget",),
     "fxquant.precision.search_precision": ("search_precision",),
     "fxquant.precision.table": ("PrecisionPoint", "PrecisionRow", "PrecisionSearch"),
+    "fxquant.quantizer.distributed": ("synchronize_observers",),
+    "fxquant.quantizer.quantizer": ("Quantizer",),
     "fxquant.reporting.report": ("report",),
     "fxquant.training.batch_norm_statistics": ("reestimate_batch_norm",),
     "fxquant.training.block_reconstruction": ("reconstruct",),
@@ -278,11 +285,12 @@ LATER = {
     "fxquant.training.rounded_layers": ("RoundedLayer", "RoundedLayers"),
     "fxquant.training.schedule": ("TrainingSchedule", "scale_parameters"),
 }
-"""Module -> the public names that it has. Each is imported when it is first asked for: a program uses few of them, and
-together they took a third of the time of ``import fxquant``."""
+"""Module -> the public names that it has. Each is imported when it is first asked for: a program uses few of them (one
+that loads a file quantizes nothing), and together they took half of the time of ``import fxquant``."""
 
 _HOMES = {name: module for module, names in LATER.items() for name in names}
-_ROOMS = {module.split(".")[1] for module in LATER}
+_ROOMS = {"measure", "runtime"} | {module.split(".")[1] for module in LATER}
+"""Packages that are attributes of this one before anything has imported them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -141,6 +141,7 @@ class TestNamesThatAreImportedLater:
             import sys, fxquant as fxq
             assert not {*fxq.LATER} & {*sys.modules}, {*fxq.LATER} & {*sys.modules}
             assert fxq.exporting.explicit is fxq.explicit
+            assert fxq.runtime.engine_of and fxq.measure.__doc__
             exec("from fxquant import *")
             assert save.__module__ == "fxquant.artifact.save"
         """

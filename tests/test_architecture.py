@@ -62,7 +62,7 @@ EXTRAS = {
 """What only the demonstration or a way out needs, and where it may be imported: ``import fxquant`` reaches nothing of
 it."""
 
-IMPORTED_LATER = {"__init__.py": "public names that few programs use, which took a third of the time of import fxquant"}
+IMPORTED_LATER = {"__init__.py": "public names of which a program uses few: half of the time of import fxquant"}
 """File that imports names when they are first asked for, and tells type checkers so -> why."""
 
 LAZY_IMPORTS = {
