@@ -103,8 +103,8 @@ def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
     return QParams(scheme if axis is None else replace(scheme, axis=axis), scale, zero_point)
 
 
-def token_arguments(policy: Dynamic) -> tuple[float, int, int, int | None, torch.dtype]:
-    """Return what ``quantize_per_token`` takes beside its input."""
+def choice_arguments(policy: Dynamic) -> tuple[float, int, int, int | None, torch.dtype]:
+    """Return what ``quantize_per_token`` takes beside its input: how each call chooses qparams."""
     scheme = policy.scheme
     symmetric = middle(scheme) if scheme.symmetric else None
     return policy.eps, scheme.quant_min, scheme.quant_max, symmetric, scheme.dtype

@@ -31,6 +31,7 @@ from fxquant.kernels.fake_quantize.fused_moving_avg_obs_fake_quant import fused_
 from fxquant.kernels.fake_quantize.histogram import histogram
 from fxquant.kernels.fake_quantize.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.kernels.linear.dynamic_linear import dynamic_linear
 from fxquant.kernels.linear.linear import linear
 from fxquant.kernels.linear.per_token_linear import per_token_linear
 from fxquant.kernels.linear.weight_only_linear import weight_only_linear
@@ -62,6 +63,7 @@ __all__ = [
     "conv2d",
     "conv3d",
     "dequantize",
+    "dynamic_linear",
     "embedding",
     "embedding_bag",
     "fake_quantize_learnable_per_channel_affine",

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.fake_quantize.converted import qparams_of, token_arguments
-from fxquant.kernels import quantize
+from fxquant.fake_quantize.converted import choice_arguments
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear
-from fxquant.kernels.linear.per_token_linear import PerTokenLinear, PerTokenLinearByReference
+from fxquant.kernels.linear.dynamic_linear import Choice, DynamicLinear, DynamicLinearByReference
+from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.kernels.linear.reference import linear_reference
-from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.nn.base import byte_qparams, check_features
 from fxquant.nn.weight import (
     WeightedModule,
@@ -140,33 +135,6 @@ class QuantizedLinear(WeightedModule):
         return f"{', '.join(parts)}\n{super().extra_repr()}"
 
 
-Product = Callable[[Tensor, float, int], Tensor]
-"""Of quantized values, and of the scale and zero point they are on; float values, float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedByReference:
-    """A product that runs by an operator, and in graphs, which know no numbers, by the reference.
-
-    ``weight`` is int8 [out_features, in_features]; zero point and scale have [out_features] or [1].
-    """
-
-    run: Product
-    weight: Tensor
-    weight_zero_point: Tensor
-    weight_scale: Tensor
-    bias: Tensor | None
-
-    def __call__(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
-        return self.run(q, scale, zero_point)
-
-    def captured(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
-        both = self.weight_scale * scale
-        epilogue = Epilogue(x_scale=1.0, weight_scale=both, bias=self.bias, dtype=torch.float32)
-        return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
-
-
 class QuantizedDynamicLinear(WeightedModule):
     """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
 
@@ -206,52 +174,31 @@ class QuantizedDynamicLinear(WeightedModule):
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self, input, self.in_features)
-        if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
-            sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
-            return self.finish_float_result(sums if self.bias is None else sums + self.bias)
-        multiply: Any = self._packed or self.packed()
-        if self.x.per == "token":
-            return self.finish_float_result(multiply(input))
-        scheme, qparams = self.x.scheme, qparams_of(input, self.x)
-        q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        if torch.compiler.is_compiling():
-            return self.finish_float_result(multiply.captured(q, qparams.scale, qparams.zero_point))
-        return self.finish_float_result(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
+        return self.finish_float_result((self._packed or self.packed())(input))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         check_features(self, x, self.in_features)
-        if not x.numel():
-            return self(x)
         self._check_calibrated()
-        if self.x.per == "token":
-            return self.finish_float_result(self._by_token(self.unpacked_weight()).reference(x))
-        scheme, qparams = self.x.scheme, qparams_of(x, self.x)
-        q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        return self.finish_float_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
+        return self.finish_float_result(self._by_reference(self.unpacked_weight()).reference(x))
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
         return kernel_of(why_not_native(self.weight_zero_point))
 
-    def pack(self) -> DynamicLinear | CapturedByReference | PerTokenLinear | PerTokenLinearByReference:
+    def pack(self) -> DynamicLinear | DynamicLinearByReference:
         weight, reason = self.unpacked_weight(), why_not_native(self.weight_zero_point)
-        if not reason and self.x.per == "token":
-            return PerTokenLinear(weight, self.weight_scale, self.bias, token_arguments(self.x))
         if not reason:
-            return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
+            return DynamicLinear(weight, self.weight_scale, self.bias, *self._input_arguments())
         check_reference_may_run(self.unit or type(self).__name__, reason)
-        if self.x.per == "token":
-            return self._by_token(weight)
-        return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
+        return self._by_reference(weight)
 
-    def _by_token(self, weight: Tensor) -> PerTokenLinearByReference:
+    def _by_reference(self, weight: Tensor) -> DynamicLinearByReference:
         layer = (weight, self.weight_zero_point, self.weight_scale, self.bias)
-        return PerTokenLinearByReference(*layer, token_arguments(self.x))
+        return DynamicLinearByReference(*layer, *self._input_arguments())
 
-    def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
-        epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
-        return linear_reference(q, zero_point, self.unpacked_weight(), self.weight_zero_point, epilogue)
+    def _input_arguments(self) -> tuple[Choice, bool]:
+        return choice_arguments(self.x), self.x.per == "token"
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"

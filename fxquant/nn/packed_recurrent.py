@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.fake_quantize.converted import qparams_of
+from fxquant.fake_quantize.converted import choice_arguments
 from fxquant.graph.recurrent import RecurrentShape, split_rows, split_weight
 from fxquant.kernels import quantize
 from fxquant.kernels.conv.packing import PackedWeight, zero_point_correction
-from fxquant.kernels.linear.linear import DynamicLinear
-from fxquant.kernels.linear.linear import reference as linear_reference
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.linear.dynamic_linear import DynamicLinear
+from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.recurrent.gates import MODES
 from fxquant.kernels.recurrent.recurrent_steps import recurrent_steps
@@ -49,7 +50,7 @@ class PackedMatrix:
 class PackedDirection:
     """Computes one direction of one layer. Several threads may call it."""
 
-    of_input: DynamicLinear
+    of_input: DynamicLinear | NativeLinear
     of_hidden: PackedMatrix
     bias: Tensor
     """float32, what is added to the products of hidden states."""
@@ -65,17 +66,14 @@ class PackedDirection:
             x: float [steps, rows, features].
             by_reference: Run the references of the operators in their place.
         """
-        if not x.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
-            return self.of_input.bias.expand(*x.shape[:-1], -1).contiguous()
-        scheme, qparams = self.x.scheme, qparams_of(x, self.x) if isinstance(self.x, Dynamic) else self.x
-        limits = (scheme.quant_min, scheme.quant_max, scheme.dtype)
+        if isinstance(self.of_input, DynamicLinear):
+            return self.of_input.reference(x) if by_reference else self.of_input(x)
+        assert isinstance(self.x, QParams)
+        scheme = self.x.scheme
+        arguments = (self.x.scale, self.x.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         if by_reference:
-            q = quantize_reference(x, qparams.scale, qparams.zero_point, *limits)
-            return self.of_input(q, qparams.scale.item(), int(qparams.zero_point.item()), by=linear_reference)
-        q = quantize(x, qparams.scale, qparams.zero_point, *limits)
-        if torch.compiler.is_compiling():
-            return self.of_input.captured(q, qparams.scale, qparams.zero_point)
-        return self.of_input(q, qparams.scale.item(), int(qparams.zero_point.item()))
+            return self.of_input.reference(quantize_reference(x, *arguments))
+        return self.of_input(quantize(x, *arguments))
 
     def run(
         self, x: Tensor, hidden: Tensor, cell: Tensor, counts: list[int] | None, reverse: bool, by_reference: bool
@@ -132,12 +130,21 @@ class PackedRecurrent:
         biases = split_rows(torch.zeros_like(scale) if bias is None else bias, shape)
         directions = []
         for matrices, scales, added in zip(split_weight(weight, shape), split_rows(scale, shape), biases, strict=True):
-            of_input = DynamicLinear(matrices[0].contiguous(), scales[0], added[0].contiguous(), x.scheme.dtype)
+            of_input = _of_input(matrices[0].contiguous(), scales[0], added[0].contiguous(), x)
             others = [PackedMatrix.of(*pair) for pair in zip(matrices[1:], scales[1:], strict=True)]
             projection = others[1] if len(others) > 1 else None
             one = PackedDirection(of_input, others[0], added[1].contiguous(), projection, MODES[shape.mode], x)
             directions.append(one)
         return cls(tuple(directions), _Unpacking(tuple(directions), weight.shape))
+
+
+def _of_input(weight: Tensor, scale: Tensor, bias: Tensor, x: Dynamic | QParams) -> DynamicLinear | NativeLinear:
+    """Return what multiplies the input of a direction: float values, or values quantized with these qparams."""
+    if isinstance(x, Dynamic):
+        return DynamicLinear(weight, scale, bias, choice_arguments(x))
+    x_scale, zero_point = x.scale.item(), int(x.zero_point.item())
+    epilogue = Epilogue(x_scale=x_scale, weight_scale=scale, bias=bias, dtype=torch.float32)
+    return NativeLinear(weight, x.scheme.dtype, zero_point, epilogue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,20 @@ def per_token_linear(m: Maker) -> Arguments:
     }  # fmt: skip
 
 
+def dynamic_linear(m: Maker) -> Arguments:
+    depth, channels, dtype = m.size(70), m.one(1, 5, 16, 33, 70), m.one(*BYTES)
+    lead = m.one([], [m.size(3)], [2, m.size(30)], [m.seldom(1500, 5), 1])
+    weight, low = m.weight(channels, depth), 0 if dtype == torch.uint8 else -128
+    return {
+        "x": m.real(*lead, depth, dtype=m.one(*FLOATS)), "per_token": m.one(True, False), "eps": 1e-30,
+        "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200), "middle": m.one(None, low + 128),
+        "dtype": dtype, "weight": m.put(pack_weight(weight)),
+        "zero_point_correction": m.put(zero_point_correction(weight, dtype, 0)),
+        "weight_sums": m.put(weight.sum(1, dtype=torch.int32)), "scale": m.positive(channels), "bias": m.real(channels),
+        "low": m.one(-math.inf, 0.0), "high": m.one(math.inf, 6.0),
+    }  # fmt: skip
+
+
 def quantize_per_token(m: Maker) -> Arguments:
     dtype = m.one(*BYTES)
     low = 0 if dtype == torch.uint8 else -128
@@ -500,6 +514,7 @@ CALLS: dict[str, Callable[[Maker], Arguments]] = {
     "conv2d": lambda m: convolution(m, 2),
     "conv3d": lambda m: convolution(m, 3),
     "dequantize": dequantize,
+    "dynamic_linear": dynamic_linear,
     "embedding": embedding,
     "embedding_bag": embedding_bag,
     "fake_quantize_backward": fake_quantize_backward,

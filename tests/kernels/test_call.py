@@ -76,6 +76,9 @@ SCHEMAS = {
     "int? axis=None, bool channels_last=False) -> Tensor",
     "quantize_per_token": "(Tensor x, float eps, int quant_min, int quant_max, int? middle, ScalarType dtype) "
     "-> (Tensor, Tensor, Tensor)",
+    "dynamic_linear": "(Tensor x, bool per_token, float eps, int quant_min, int quant_max, int? middle, "
+    "ScalarType dtype, Tensor weight, Tensor zero_point_correction, Tensor weight_sums, Tensor scale, Tensor bias, "
+    "float low, float high) -> Tensor",
     "per_token_linear": "(Tensor x, Tensor x_scale, Tensor x_zero_point, Tensor weight, Tensor zero_point_correction, "
     "Tensor weight_sums, Tensor scale, Tensor bias) -> Tensor",
     "table": "(Tensor x, Tensor table) -> Tensor",
@@ -85,7 +88,6 @@ WRAPPED = {
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "has torch's documentation",
     "_fused_moving_avg_obs_fq_helper": "gives a mask that nobody asks for",
     "dequantize": "takes qparams as numbers too",
-    "dynamic_linear": "is called by modules",
     "fake_quantize_backward": "has two names, as torch has",
     "fake_quantize_folded": "is called by modules",
     "fake_quantize_folded_backward": "is called by autograd",

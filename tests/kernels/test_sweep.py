@@ -36,11 +36,13 @@ BEYOND_THE_CONTRACT = re.compile(
     r"(weight=all|zero_point_correction=all|kernel_size=|x=dim \d (one less|of one))"
     r"|per_token_linear, seed \d+, (weight|zero_point_correction|weight_sums|x_zero_point)=all"
     r"|per_token_linear, seed \d+, x=dim \d (one less|of one)"
+    r"|dynamic_linear, seed \d+, (weight|zero_point_correction|weight_sums)=all"
+    r"|dynamic_linear, seed \d+, x=dim \d (one less|of one)"
     r"|recurrent_steps, seed \d+, (weight|correction|projection|projection_correction)=(all|one place|overlapping)"
 )
 """What no argument check can see. A packed weight has zeros where there is no channel, and its shape does not tell of
 which depth and window it was made; sums, with the zero point correction, stay in int32, as those of
-``per_token_linear`` do with zero points of its dtype. That of ``recurrent_steps`` is
+``per_token_linear`` and ``dynamic_linear`` do with zero points of their dtype. That of ``recurrent_steps`` is
 minus the sum of its weight."""
 
 needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import InputError
-from fxquant.kernels.conv.packing import PackedWeight, zero_point_correction
-from fxquant.kernels.linear.linear import linear
 from fxquant.nn.linear import QuantizedDynamicLinear
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -188,26 +186,6 @@ def test_what_was_changed_by_hand_is_read_in_a_call():
     )  # torch writes behind it where it was
     expected = model(x)
     assert torch.equal(torch.export.export(model, (x,)).module()(x), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
-def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randint(-128, 128, (5, 7), dtype=torch.int8, generator=generator)
-    x = torch.randint(0, 100, (3, 7), generator=generator).to(dtype)
-    scale, bias = torch.tensor([0.25]), torch.arange(5.0)
-    weight_scale, zero_point = torch.linspace(0.1, 1, 5), torch.tensor([3], dtype=torch.int32)
-    moved = 128 if dtype == torch.int8 else 0
-    packed, start = PackedWeight.of(weight).values, zero_point_correction(weight, torch.uint8, 1)
-    found = torch.ops.fxquant.dynamic_linear(x, scale, zero_point, packed, start, weight_scale, bias, moved)
-    sums = (x.double() - 3) @ weight.double().T
-    assert torch.equal(found, sums.float() * (weight_scale * 0.25) + bias)
-    rest = (None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
-    assert torch.equal(found, linear(x, 3, packed, start * (3 + moved), weight_scale * 0.25, bias, *rest))
-    shapes = torch.ops.fxquant.dynamic_linear(
-        *(tensor.to("meta") for tensor in (x, scale, zero_point, packed, start, weight_scale, bias)), moved
-    )
-    assert (shapes.shape, shapes.dtype) == (found.shape, found.dtype)
 
 
 @pytest.mark.parametrize("name", ["dynamic", "per token"])

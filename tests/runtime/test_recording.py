@@ -20,9 +20,9 @@ from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
+from fxquant.kernels.linear.dynamic_linear import DynamicLinear
 from fxquant.kernels.linear.grouped_weight import PANEL, pack_grouped
 from fxquant.kernels.linear.linear import NativeLinear
-from fxquant.kernels.linear.per_token_linear import PerTokenLinear
 from fxquant.nn.shape import interpolate, taps_of
 from fxquant.runtime.program import last_failure, library
 from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, ForbidCompute, NotRecordableError, Recording
@@ -69,8 +69,11 @@ VOLUMES = NativeConv(
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
 EACH_ROW = (1e-30, 0, 255, None, torch.uint8)
-PER_TOKEN = PerTokenLinear(
-    torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.linspace(0.01, 0.1, 5), None, EACH_ROW
+PER_CALL, PER_TOKEN = (
+    DynamicLinear(
+        torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.linspace(0.01, 0.1, 5), None, EACH_ROW, per_token
+    )
+    for per_token in (False, True)
 )
 
 GROUPED_WEIGHT = pack_grouped(torch.arange(7 * 24).remainder(16).sub(8).to(torch.int8).view(7, 24), 3, 4)
@@ -91,8 +94,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
     "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
-    "per_token_linear": (
+    "dynamic_linear": (PER_CALL, (lambda: torch.randn(3, 4, 6),)),
+    "dynamic_linear of tokens": (
         PER_TOKEN, (lambda: torch.randn(3, 4, 6) * torch.tensor([1.0, 9.0, 0.1]).view(3, 1, 1),)
+    ),
+    "dynamic_linear of many values": (PER_CALL, (lambda: torch.randn(12000, 6),)),
+    "dynamic_linear of some values": (PER_CALL, (lambda: torch.randn(3, 4, 12)[..., ::2],)),
+    "per_token_linear": (
+        lambda x: kernels.per_token_linear(*kernels.quantize_per_token(x, *EACH_ROW), *PER_TOKEN.layer),
+        (lambda: torch.randn(3, 4, 6) * torch.tensor([1.0, 9.0, 0.1]).view(3, 1, 1),),
     ),
     "weight_only_linear": (
         lambda x: kernels.weight_only_linear(x, *GROUPED_ARGUMENTS), (lambda: torch.randn(3, 4, 24),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.call import OperatorCall, define_operator
+from fxquant.kernels.call import define_operator
 from fxquant.kernels.conv.conv import ProductCall
 from fxquant.kernels.conv.native import output_arguments, packed_arguments
-from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight, zero_point_correction
+from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
 
 
@@ -65,9 +64,6 @@ class LinearCall(ProductCall):
 
 linear, reference = define_operator(LinearCall)
 
-FLOAT_RESULT = (None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
-"""Arguments of ``linear`` from ``residual`` on, where there is none and the result has float values."""
-
 
 class NativeLinear:
     """A packed weight matrix, with everything a call of ``fxquant::linear`` needs beside its input.
@@ -97,72 +93,6 @@ class NativeLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return self._linear(x, *self._arguments)
 
-
-class DynamicLinear:
-    """Do the same for inputs whose qparams are known only when they come; the results are float values.
-
-    Args:
-        weight: int8 [out_features, in_features], zero point 0.
-        weight_scale: float32 [out_features], or [1] for one scale for all.
-        bias: float32 [out_features], or None.
-        x_dtype: uint8 or int8: how inputs are stored.
-    """
-
-    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
-        packed = PackedWeight.of(weight)
-        self.unpacked = packed.unpacked
-        """Gives the weight again."""
-        self._weight = packed.values
-        self._scale = weight_scale.expand(len(weight))
-        self._zero_point_correction = zero_point_correction(weight, torch.uint8, 1)
-        self.bias = torch.zeros_like(self._scale) if bias is None else bias
-        """float32 [out_features]."""
-        self._moved = 128 if x_dtype == torch.int8 else 0
-        self._linear = torch.ops.fxquant.linear.default
-
-    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int, by: Callable[..., Tensor] | None = None) -> Tensor:
-        """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``.
-
-        ``by`` runs in place of the operator: its reference.
-        """
-        zero_point_correction = self._zero_point_correction * (x_zero_point + self._moved)
-        scale = self._scale * x_scale
-        of_weight = (self._weight, zero_point_correction, scale, self.bias)
-        return (by or self._linear)(x, x_zero_point, *of_weight, *FLOAT_RESULT)
-
-    def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
-        """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
-        return torch.ops.fxquant.dynamic_linear.default(
-            x, x_scale, x_zero_point, self._weight, self._zero_point_correction, self._scale, self.bias, self._moved
-        )
-
-
-@dataclass(eq=False, repr=False)
-class DynamicLinearCall(OperatorCall):
-    """Call ``linear`` for an input whose qparams, [1] each, are results of the graph; the result has float values."""
-
-    op: ClassVar[str] = "fxquant::dynamic_linear"
-    recordable: ClassVar[bool] = False
-    composed: ClassVar[bool] = True
-
-    x: Tensor
-    x_scale: Tensor
-    x_zero_point: Tensor
-    weight: Tensor
-    zero_point_correction: Tensor
-    weight_scale: Tensor
-    bias: Tensor
-    moved: int
-
-    def empty_result(self) -> Tensor:
-        x = self.x
-        return torch.empty([*x.shape[:-1], self.weight_scale.numel()], dtype=torch.float32, device=x.device)
-
-    def reference(self) -> Tensor:
-        zero_point = int(self.x_zero_point.item())
-        zero_point_correction = self.zero_point_correction * (zero_point + self.moved)
-        scale = self.weight_scale * self.x_scale
-        return linear(self.x, zero_point, self.weight, zero_point_correction, scale, self.bias, *FLOAT_RESULT)
-
-
-define_operator(DynamicLinearCall)
+    def reference(self, x: Tensor) -> Tensor:
+        """Do the same in plain torch."""
+        return reference(x, *self._arguments)

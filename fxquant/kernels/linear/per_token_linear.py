@@ -14,10 +14,8 @@ from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import check_stored, integer_range
 from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.checks import check_packed_weight, check_vector
-from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight, zero_point_correction
-from fxquant.kernels.linear.reference import per_token_epilogue, per_token_reference
-from fxquant.kernels.quantize.quantize_per_token import quantize_per_token
-from fxquant.kernels.quantize.quantize_per_token import reference as quantize_reference
+from fxquant.kernels.conv.packing import PackedLayout, unpack_weight
+from fxquant.kernels.linear.reference import per_token_epilogue
 
 
 @dataclass(eq=False, repr=False)
@@ -78,63 +76,3 @@ class PerTokenLinearCall(OperatorCall):
 
 
 per_token_linear, reference = define_operator(PerTokenLinearCall)
-
-Choice = tuple[float, int, int, int | None, torch.dtype]
-"""Smallest scale, limits, zero point of symmetric quantization, and dtype."""
-
-
-class PerTokenLinear:
-    """A packed weight matrix that quantizes float values row by row, and multiplies them.
-
-    Calling it with floats [..., in_features] gives float32 [..., out_features]. Several threads may call it.
-
-    Args:
-        weight: int8 [out_features, in_features], zero point 0.
-        weight_scale: float32 [out_features], or [1] for one scale for all.
-        bias: float32 [out_features], or None.
-        choice: How rows are quantized: what ``quantize_per_token`` takes beside its input.
-    """
-
-    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, choice: Choice) -> None:
-        packed = PackedWeight.of(weight)
-        self.unpacked = packed.unpacked
-        """Gives the weight again."""
-        scale = weight_scale.expand(len(weight)).contiguous()
-        self._product = (
-            packed.values,
-            zero_point_correction(weight, choice[-1], 0),
-            -zero_point_correction(weight, torch.uint8, 1),
-            scale,
-            torch.zeros_like(scale) if bias is None else bias,
-        )
-        self._choice = choice
-        self._quantize = torch.ops.fxquant.quantize_per_token.default
-        self._multiply = torch.ops.fxquant.per_token_linear.default
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._multiply(*self._quantize(x, *self._choice), *self._product)
-
-
-@dataclass(frozen=True, slots=True)
-class PerTokenLinearByReference:
-    """The same in plain torch, for weights with zero points, which the operator does not take.
-
-    ``weight`` is int8 [out_features, in_features]; zero point and scale have [out_features] or [1].
-    """
-
-    weight: Tensor
-    weight_zero_point: Tensor
-    weight_scale: Tensor
-    bias: Tensor | None
-    choice: Choice
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._multiply(*quantize_per_token(x, *self.choice))
-
-    def reference(self, x: Tensor) -> Tensor:
-        """Quantize in plain torch, too."""
-        return self._multiply(*quantize_reference(x, *self.choice))
-
-    def _multiply(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        weight = (self.weight, self.weight_zero_point, self.weight_scale, self.bias)
-        return per_token_reference(q, scale, zero_point, *weight)

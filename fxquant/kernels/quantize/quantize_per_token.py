@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -57,16 +57,10 @@ class QuantizePerTokenCall(Call[Result]):
     """uint8 or int8."""
 
     def empty_result(self) -> Result:
-        op, x = self.op, self.x
-        check_dtype(op, "x", x, FLOATS)
-        check_dtype(op, "dtype", self.dtype, STORED)
+        x = self.x
         if x.dim() == 0:
-            raise KernelError(f"{op}: x has no dimension", got=[], expected="[..., columns]")
-        check_limits(op, self.quant_min, self.quant_max, self.dtype)
-        if self.middle is not None:
-            check_zero_points(op, self.middle, self.quant_min, self.quant_max)
-        if not abs(self.eps) <= _LARGEST:
-            raise KernelError(f"{op}: eps is out of range", got=f"{self.eps:g}", expected="a finite float32")
+            raise KernelError(f"{self.op}: x has no dimension", got=[], expected="[..., columns]")
+        check_choice(self)
         q = torch.empty_like(x, dtype=self.dtype, memory_format=torch.contiguous_format)
         rows = 1
         for size in x.shape[:-1]:
@@ -88,6 +82,30 @@ class QuantizePerTokenCall(Call[Result]):
         qparams = make_affine_qparams(self.op, "x", rows, scale, zero_point, 0, *limits)
         integers = qparams.saturate(qparams.round_to_quantized(rows)).to(torch.int32)
         return q.copy_(integers.to(self.dtype).view(q.shape)), scale, zero_point
+
+
+class ChoosesQParams(Protocol):
+    """A record whose operator measures float values, and chooses qparams for them."""
+
+    op: ClassVar[str]
+    x: Tensor
+    eps: float
+    quant_min: int
+    quant_max: int
+    middle: int | None
+    dtype: torch.dtype
+
+
+def check_choice(call: ChoosesQParams) -> None:
+    """Check the dtypes, and what qparams are chosen with."""
+    op = call.op
+    check_dtype(op, "x", call.x, FLOATS)
+    check_dtype(op, "dtype", call.dtype, STORED)
+    check_limits(op, call.quant_min, call.quant_max, call.dtype)
+    if call.middle is not None:
+        check_zero_points(op, call.middle, call.quant_min, call.quant_max)
+    if not abs(call.eps) <= _LARGEST:
+        raise KernelError(f"{op}: eps is out of range", got=f"{call.eps:g}", expected="a finite float32")
 
 
 quantize_per_token, reference = define_operator(QuantizePerTokenCall)

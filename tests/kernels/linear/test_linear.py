@@ -15,7 +15,7 @@ from torch import Tensor
 from fxquant.kernels.conv.packing import pack_weight
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
-from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear, linear, reference
+from fxquant.kernels.linear.linear import NativeLinear, linear, reference
 from fxquant.kernels.linear.reference import linear_reference
 
 BYTES = (torch.uint8, torch.int8)
@@ -140,25 +140,6 @@ def test_shapes_of_no_row_and_of_one(vnni_device: str, assert_same, shape: tuple
     there = [value.to(vnni_device) if isinstance(value, Tensor) else value for value in native._arguments]
 
     assert_same(linear(x.to(vnni_device), *there).cpu(), reference(x, *native._arguments))
-
-
-@pytest.mark.parametrize("x_dtype", BYTES)
-@pytest.mark.parametrize("one_scale", [True, False])
-def test_grids_that_come_with_the_call(vnni_device: str, assert_same, x_dtype: torch.dtype, one_scale: bool) -> None:
-    weight = integers(torch.int8, 20, 33, seed=2)
-    rest = epilogue_for(weight, torch.float32)
-    scale = rest.weight_scale[:1] if one_scale else rest.weight_scale
-    for bias in (rest.bias, None):
-        layer = DynamicLinear(*on(vnni_device, weight, scale, bias), x_dtype)
-        for x_scale, zero_point in ((0.25, 3), (1e-3, 127)):
-            x = integers(x_dtype, 5, 33)
-            epilogue = replace(rest, x_scale=x_scale, weight_scale=scale, bias=bias)
-            expected = linear_reference(x, zero_point, weight, NO_ZERO_POINT, epilogue)
-            assert_same(layer(x.to(vnni_device), x_scale, zero_point).cpu(), expected)
-
-
-def on(device: str, *tensors: Tensor | None) -> list[Tensor | None]:
-    return [None if tensor is None else tensor.to(device) for tensor in tensors]
 
 
 def test_views_that_are_not_contiguous(assert_same) -> None:

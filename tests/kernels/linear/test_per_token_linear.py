@@ -13,12 +13,8 @@ from torch import Tensor
 from fxquant.kernels.conv.packing import pack_weight
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
-from fxquant.kernels.linear.per_token_linear import (
-    PerTokenLinear,
-    PerTokenLinearByReference,
-    per_token_linear,
-    reference,
-)
+from fxquant.kernels.linear.dynamic_linear import DynamicLinear
+from fxquant.kernels.linear.per_token_linear import per_token_linear, reference
 from fxquant.kernels.linear.reference import linear_reference, per_token_reference
 
 BYTES = (torch.uint8, torch.int8)
@@ -37,14 +33,12 @@ def of_rows(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return scale, (low + torch.arange(rows).mul(37).remainder(256)).to(torch.int32)
 
 
-def layer(
-    channels: int, depth: int, dtype: torch.dtype, *, bias: bool = True
-) -> tuple[PerTokenLinear, tuple[Any, ...]]:
+def layer(channels: int, depth: int, dtype: torch.dtype, *, bias: bool = True) -> tuple[DynamicLinear, tuple[Any, ...]]:
     weight = integers(torch.int8, channels, depth, seed=1)
     scale = torch.linspace(0.001, 0.1, channels)
     added = torch.linspace(-3, 3, channels) if bias else None
     low = 0 if dtype == torch.uint8 else -128
-    made = PerTokenLinear(weight, scale, added, (1e-30, low, low + 255, None, dtype))
+    made = DynamicLinear(weight, scale, added, (1e-30, low, low + 255, None, dtype), per_token=True)
     return made, (weight, NO_ZERO_POINT, scale, added)
 
 
@@ -64,10 +58,10 @@ def test_any_shape_on_every_instruction_set(
     made, plain = layer(channels, depth, dtype, bias=bias)
     want = per_token_reference(x, *qparams, *plain)
 
-    assert torch.equal(reference(x, *qparams, *made._product), want)
+    assert torch.equal(reference(x, *qparams, *made.layer), want)
     for isa in available_isas():
         with use_isa(isa):
-            assert torch.equal(per_token_linear(x, *qparams, *made._product), want), isa
+            assert torch.equal(per_token_linear(x, *qparams, *made.layer), want), isa
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -79,7 +73,7 @@ def test_each_row_is_multiplied_as_if_it_were_alone(
     x = integers(dtype, rows, 1030)
     scale, zero_point = of_rows(x, rows)
     made, (weight, _, weight_scale, bias) = layer(133, 1030, dtype)
-    there = [each.to(vnni_device) for each in (x, scale, zero_point, *made._product)]
+    there = [each.to(vnni_device) for each in (x, scale, zero_point, *made.layer)]
 
     got = per_token_linear(*there).cpu()
 
@@ -92,7 +86,7 @@ def test_each_row_is_multiplied_as_if_it_were_alone(
 def test_shapes_of_no_row_and_of_one(vnni_device: str, assert_same, shape: tuple[int, ...]) -> None:
     made, _ = layer(40, 12, torch.uint8)
     x = integers(torch.uint8, *shape)
-    given = (x, *of_rows(x, torch.Size(shape[:-1]).numel()), *made._product)
+    given = (x, *of_rows(x, torch.Size(shape[:-1]).numel()), *made.layer)
 
     assert_same(per_token_linear(*(each.to(vnni_device) for each in given)).cpu(), reference(*given))
 
@@ -102,18 +96,8 @@ def test_views_that_are_not_contiguous(vnni_device: str, assert_same) -> None:
     x = integers(torch.uint8, 5, 24, 6)
     scale, zero_point = of_rows(x, 60)
     for view, rows in ((x.transpose(1, 2)[:, :, ::2], 30), (x[:, :12].mT, 30)):
-        given = (view, scale[: 2 * rows : 2], zero_point[: 2 * rows : 2], *made._product)
+        given = (view, scale[: 2 * rows : 2], zero_point[: 2 * rows : 2], *made.layer)
         assert_same(per_token_linear(*(each.to(vnni_device) for each in given)).cpu(), reference(*given))
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-def test_the_layer_is_its_reference(dtype: torch.dtype) -> None:
-    made, plain = layer(21, 50, dtype)
-    x = torch.randn(2, 3, 50) * torch.tensor([0.01, 1.0, 100.0]).view(3, 1)
-    expected = PerTokenLinearByReference(*plain, made._choice)(x)
-    for isa in available_isas():
-        with use_isa(isa):
-            assert torch.equal(made(x), expected), isa
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
@@ -154,7 +138,7 @@ def test_opcheck() -> None:
     made, _ = layer(21, 50, torch.uint8)
     for shape in ((50,), (2, 3, 50)):
         x = integers(torch.uint8, *shape)
-        given = (x, *of_rows(x, torch.Size(shape[:-1]).numel()), *made._product)
+        given = (x, *of_rows(x, torch.Size(shape[:-1]).numel()), *made.layer)
         torch.library.opcheck(torch.ops.fxquant.per_token_linear.default, given)
 
 

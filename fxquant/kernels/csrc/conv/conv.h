@@ -16,6 +16,7 @@ struct RowQParams {
   Tensor scale;
   Tensor zero_point;
   Tensor weight_sums;
+  int64_t step = 1;  // 0: all rows have those of the first one, [1]
 };
 
 // A call whose arguments are checked, with the memory of its result. Linear layers are 1 x 1 convolutions.
@@ -34,6 +35,7 @@ struct CheckedConv {
   OutputQParams y_qparams;
   std::optional<RowQParams> row_qparams = std::nullopt;  // of a linear layer
   int64_t x_step = shape.in_channels;                    // elements from a pixel of x to the next
+  FloatLimits float_limits = {};                         // of a linear layer
 
   uint8_t* y_bytes() const { return gives_float_result() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
   float* y_float() const { return gives_float_result() ? y.mutable_data_ptr<float>() : nullptr; }

@@ -15,6 +15,17 @@ struct OutputQParams {
   int32_t zero_point;
 };
 
+// The limits of a float result, which none has by default. NaN stays.
+struct FloatLimits {
+  float low = -HUGE_VALF;
+  float high = HUGE_VALF;
+};
+
+FXQ_HOST_DEVICE float clamp_float(float real, const FloatLimits& limits) {
+  const float at_least_low = real < limits.low ? limits.low : real;
+  return at_least_low > limits.high ? limits.high : at_least_low;
+}
+
 // Half to even is what float32 addition does by itself once the unit of the last place is 1: between 2^23 and 2^24.
 // 1.5 * 2^23 puts |steps| < 2^22 there, and is even itself.
 constexpr float kRoundingShift = 12582912.0f;

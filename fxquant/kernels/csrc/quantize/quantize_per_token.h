@@ -1,4 +1,4 @@
-// What the bindings of quantize_per_token share: its arguments, their checks, and its results.
+// What the bindings of quantize_per_token share, and those of dynamic_linear with them: arguments, checks, results.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -34,20 +34,26 @@ struct QuantizePerToken {
   int64_t columns;
   QParamsOptions choice;
 
-  explicit QuantizePerToken(const QuantizePerTokenCall& c)
-      : type(float_type(kOp, "x", c.x.scalar_type())), x(c.x), q(c.x), scale(c.x), zero_point(c.x), rows(1) {
-    if (c.dtype != ScalarType::Byte && c.dtype != ScalarType::Char) fail_dtype(kOp, "dtype", c.dtype, "uint8 or int8");
-    if (c.x.dim() == 0) fail(std::string(kOp) + ": x has no dimension", "[]", "[..., columns]");
-    check_limits(kOp, c.quant_min, c.quant_max, smallest_of(c.dtype), smallest_of(c.dtype) + 255);
-    if (c.middle.has_value()) check_zero_point(kOp, *c.middle, c.quant_min, c.quant_max);
+  // as_one_row: the whole tensor has one range.
+  explicit QuantizePerToken(const QuantizePerTokenCall& c, const char* op = "fxquant::quantize_per_token",
+                            bool as_one_row = false)
+      : type(float_type(op, "x", c.x.scalar_type())), x(c.x), q(c.x), scale(c.x), zero_point(c.x), rows(1) {
+    if (c.dtype != ScalarType::Byte && c.dtype != ScalarType::Char) fail_dtype(op, "dtype", c.dtype, "uint8 or int8");
+    if (c.x.dim() == 0) fail(std::string(op) + ": x has no dimension", "[]", "[..., columns]");
+    check_limits(op, c.quant_min, c.quant_max, smallest_of(c.dtype), smallest_of(c.dtype) + 255);
+    if (c.middle.has_value()) check_zero_point(op, *c.middle, c.quant_min, c.quant_max);
     if (!(std::abs(c.eps) <= std::numeric_limits<float>::max())) {
-      fail(std::string(kOp) + ": eps is out of range", c.eps, "a finite float32");
+      fail(std::string(op) + ": eps is out of range", c.eps, "a finite float32");
     }
     std::vector<int64_t> sizes = sizes_of(c.x);
     columns = sizes.back();
     sizes.pop_back();
-    check_result_sizes(kOp, sizes);
+    check_result_sizes(op, sizes);
     for (const int64_t size : sizes) rows *= size;
+    if (as_one_row) {
+      columns = c.x.numel();
+      rows = 1;
+    }
     x = row_major(c.x);
     q = empty_as(x, sizes_of(x), false, c.dtype);
     prefer_huge_pages(q);
@@ -57,9 +63,6 @@ struct QuantizePerToken {
               static_cast<int32_t>(c.quant_min),  static_cast<int32_t>(c.quant_max),
               static_cast<int32_t>(c.middle.value_or(0)), c.middle.has_value()};
   }
-
- private:
-  static constexpr const char* kOp = "fxquant::quantize_per_token";
 };
 
 }  // namespace fxquant

@@ -42,9 +42,11 @@ Tensor conv_cpu(const CheckedConv& c) {
   args.y = c.y_bytes();
   args.y_float = c.y_float();
   args.y_qparams = c.y_qparams;
+  args.float_limits = c.float_limits;
   if (c.row_qparams.has_value()) {
     args.row_scale = c.row_qparams->scale.const_data_ptr<float>();
     args.row_zero_point = c.row_qparams->zero_point.const_data_ptr<int32_t>();
+    args.row_step = c.row_qparams->step;
     args.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   const ConvShape& s = c.shape;

@@ -29,7 +29,9 @@ struct ConvKernel {
   OutputQParams y_qparams;
   const float* row_scale = nullptr;  // as ConvArgs of the CPU has them
   const int32_t* row_zero_point = nullptr;
+  int64_t row_qparams_step = 1;  // row_step of ConvArgs
   const int32_t* weight_sums = nullptr;
+  FloatLimits float_limits = {};
 
   // In the order of memory: channels, columns, rows, planes, volumes.
   FXQ_MEMBER void operator()(int64_t i) const {
@@ -68,14 +70,15 @@ struct ConvKernel {
     const float scaled =
         row_scale == nullptr
             ? static_cast<float>(sum) * scale[c]
-            : per_token_value(sum, row_scale[row], row_zero_point[row], weight_sums[c], scale[c]);
+            : per_token_value(sum, row_scale[row * row_qparams_step], row_zero_point[row * row_qparams_step],
+                              weight_sums[c], scale[c]);
     float real = scaled + bias[c];
     if (residual != nullptr) {
       const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
       real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
     }
     if (y_float != nullptr) {
-      y_float[i] = real;
+      y_float[i] = clamp_float(real, float_limits);
     } else {
       y[i] = requantize(real, y_qparams);
     }
@@ -96,9 +99,11 @@ inline Tensor conv_cuda(const CheckedConv& c) {
                   c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
                   c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
                   c.residual_zero_point, c.y_bytes(), c.y_float(), c.y_qparams};
+  kernel.float_limits = c.float_limits;
   if (c.row_qparams.has_value()) {
     kernel.row_scale = c.row_qparams->scale.const_data_ptr<float>();
     kernel.row_zero_point = c.row_qparams->zero_point.const_data_ptr<int32_t>();
+    kernel.row_qparams_step = c.row_qparams->step;
     kernel.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   for_each(c.x, c.y.numel(), kernel);

@@ -17,7 +17,7 @@ namespace {
 //   integers<false>()       No bound is applied to float values: the caller knows that, divided by the scale, they fit int32.
 class OutputStore {
  public:
-  OutputStore(uint8_t* y, float* y_float, const OutputQParams& q)
+  OutputStore(uint8_t* y, float* y_float, const OutputQParams& q, const FloatLimits& limits = {})
       : y_(y),
         y_float_(y_float),
         byte_offset_(q.low + static_cast<float>(q.zero_point) < 0 ? 128 : 0),
@@ -26,14 +26,20 @@ class OutputStore {
         low_byte_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.low) + q.zero_point + byte_offset_))),
         high_byte_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.high) + q.zero_point + byte_offset_))),
         inv_scale_(_mm512_set1_ps(q.inv_scale)),
-        high_steps_(_mm512_set1_ps(q.high)) {}
+        high_steps_(_mm512_set1_ps(q.high)),
+        low_float_(_mm512_set1_ps(limits.low)),
+        high_float_(_mm512_set1_ps(limits.high)) {}
 
   // Stores V panels from index `at` on, of whose channels `left` exist: all of them if kWhole.
   template <int V, bool kWhole>
   FXQ_INLINE void store(const __m512* values, const __mmask16* masks, int64_t at, int64_t left) const {
     if (y_float_ != nullptr) {
       FXQ_UNROLL
-      for (int v = 0; v < V; ++v) _mm512_mask_storeu_ps(y_float_ + at + v * kPanel, masks[v], values[v]);
+      for (int v = 0; v < V; ++v) {
+        // Where one of the two is NaN, both instructions give the second one: as clamp_float() does.
+        const __m512 clamped = _mm512_min_ps(high_float_, _mm512_max_ps(low_float_, values[v]));
+        _mm512_mask_storeu_ps(y_float_ + at + v * kPanel, masks[v], clamped);
+      }
     } else {
       store_bytes<V, kWhole>(requantized<V>(values), y_ + at, left);
     }
@@ -64,6 +70,8 @@ class OutputStore {
   const __m512i high_byte_;
   const __m512 inv_scale_;
   const __m512 high_steps_;
+  const __m512 low_float_;
+  const __m512 high_float_;
 
   // Does what requantize() of math/requantize.h does. The minimum gives NaN back. The conversion makes INT32_MIN of it, as of
   // every value below, and packing saturates that to the lowest byte.
@@ -114,11 +122,12 @@ struct OutputStore {
   uint8_t* y;
   float* y_float;
   OutputQParams y_qparams;
+  FloatLimits limits = {};
 
   // Stores `count` values from index `at` on. `count` should be a constant after inlining where it is kPanel.
   FXQ_INLINE void store(const float* values, int64_t at, int64_t count) const {
     if (y_float != nullptr) {
-      for (int64_t c = 0; c < count; ++c) y_float[at + c] = values[c];
+      for (int64_t c = 0; c < count; ++c) y_float[at + c] = clamp_float(values[c], limits);
       return;
     }
     FXQ_INDEPENDENT

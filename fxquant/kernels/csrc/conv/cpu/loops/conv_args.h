@@ -24,10 +24,12 @@ struct ConvArgs {
   uint8_t* y;      // [rows, channels]; null: y_float is wanted
   float* y_float;  // as y, not rounded
   OutputQParams y_qparams;
+  FloatLimits float_limits = {};   // of y_float, in linear layers
   const uint8_t* table = nullptr;  // [256], or null: a lookup table for the bytes of y
   // Of a linear layer whose rows have qparams of their own: the sums are then corrected by them, not by one zero point.
   const float* row_scale = nullptr;         // [rows], or null
   const int32_t* row_zero_point = nullptr;  // [rows]
+  int64_t row_step = 1;                     // 0: all rows have those of the first one
   const int32_t* weight_sums = nullptr;     // [channels]
 
   // For the recorder: each pointer, once. A program sets `table` itself.

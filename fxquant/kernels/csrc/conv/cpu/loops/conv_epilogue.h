@@ -25,9 +25,10 @@ class Epilogue {
         residual_scale_(_mm512_set1_ps(a.residual_scale)),
         row_scale_(a.row_scale),
         row_zero_point_(a.row_zero_point),
+        row_step_(a.row_step),
         weight_sums_(a.weight_sums),
         clamp_at_(a.y_float != nullptr ? kFloats : clamp_of_bytes(a, 0, a.shape.channels)),
-        output_(a.y, a.y_float, a.y_qparams) {}
+        output_(a.y, a.y_float, a.y_qparams, a.float_limits) {}
 
   // Finishes R rows of V panels, of whose channels `channels_left` exist. Bytes are computed panel by panel: scale and bias of
   // a panel are loaded once for all rows, and the rows do not wait for each other.
@@ -58,6 +59,7 @@ class Epilogue {
   const __m512 residual_scale_;
   const float* const row_scale_;
   const int32_t* const row_zero_point_;
+  const int64_t row_step_;
   const int32_t* const weight_sums_;
   const ClampAt clamp_at_;
   const OutputStore output_;
@@ -120,11 +122,11 @@ class Epilogue {
   template <int V, bool kWhole, int v = 0>
   FXQ_INLINE void scale_row(const Accumulators* acc, int64_t row, int64_t channel, const __mmask16* masks,
                             __m512* values) const {
-    const __m512i zero_point = _mm512_set1_epi32(row_zero_point_[row]);
+    const __m512i zero_point = _mm512_set1_epi32(row_zero_point_[row * row_step_]);
     const __m512i weights = _mm512_maskz_loadu_epi32(masks[v], weight_sums_ + channel + v * kPanel);
     const __m512i exact = _mm512_sub_epi32(horizontal_sum(acc[v]), _mm512_mullo_epi32(zero_point, weights));
     const __m512 both =
-        _mm512_mul_ps(_mm512_set1_ps(row_scale_[row]), floats<kWhole>(scale_ + channel + v * kPanel, masks[v]));
+        _mm512_mul_ps(_mm512_set1_ps(row_scale_[row * row_step_]), floats<kWhole>(scale_ + channel + v * kPanel, masks[v]));
     const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), both);
     values[v] = _mm512_add_ps(scaled, floats<kWhole>(bias_ + channel + v * kPanel, masks[v]));
     if constexpr (v + 1 < V) scale_row<V, kWhole, v + 1>(acc, row, channel, masks, values);
@@ -158,7 +160,7 @@ class Epilogue {
 #else
 class Epilogue {
  public:
-  explicit Epilogue(const ConvArgs& a) : a_(a), output_{a.y, a.y_float, a.y_qparams} {}
+  explicit Epilogue(const ConvArgs& a) : a_(a), output_{a.y, a.y_float, a.y_qparams, a.float_limits} {}
 
   // Finishes R rows of V panels, of whose channels `channels_left` exist.
   template <int R, int V, int r = 0>
@@ -188,8 +190,8 @@ class Epilogue {
     const int64_t at = row * a_.shape.channels + channel;
     float values[kPanel];
     if (a_.row_scale != nullptr) {
-      const float row_scale = a_.row_scale[row];
-      const int32_t zero_point = a_.row_zero_point[row];
+      const float row_scale = a_.row_scale[row * a_.row_step];
+      const int32_t zero_point = a_.row_zero_point[row * a_.row_step];
       for (int64_t c = 0; c < count; ++c) {
         const int64_t k = channel + c;
         values[c] = per_token_value(sums[c], row_scale, zero_point, a_.weight_sums[k], a_.scale[k]) + a_.bias[k];
