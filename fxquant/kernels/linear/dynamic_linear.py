@@ -174,5 +174,5 @@ class DynamicLinearByReference:
     def _multiply(self, x: Tensor, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         rows = x.shape[:-1].numel()
         qparams = scale.expand(rows), zero_point.expand(rows)
-        weight = (self.weight, self.weight_zero_point, self.weight_scale, self.bias)
-        return per_token_reference(q.view(x.shape), *qparams, *weight)
+        weight = self.weight, self.weight_zero_point, self.weight_scale
+        return per_token_reference(q.view(x.shape), *qparams, *weight, self.bias)

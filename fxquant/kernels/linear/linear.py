@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -82,7 +82,7 @@ class NativeLinear:
         packed = PackedWeight.of(weight)
         self.unpacked = packed.unpacked
         """Gives the weight again."""
-        self._arguments = (
+        self._arguments: tuple[Any, ...] = (
             x_zero_point,
             *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
             None,
