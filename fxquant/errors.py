@@ -107,7 +107,8 @@ class ArtifactError(FxQuantError, ValueError):
 
 
 class MethodError(FxQuantError, AttributeError):
-    """A method of the user's class needs a layer that a traced model does not have as the float model had it."""
+    """A method of the user's class needs a layer that a traced model does not have as the float model had it; or an
+    attribute of torch.ao's layers is read, which an int8 unit does not have."""
 
 
 class ExportError(FxQuantError, RuntimeError):

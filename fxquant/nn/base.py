@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.errors import CalibrationError, InputError, LoweringError
+from fxquant.errors import CalibrationError, InputError, LoweringError, MethodError
 from fxquant.graph.module_state import check_finite, check_integers, check_qparams
 from fxquant.graph.packing import PackingModule
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
+
+RESULT_NUMBERS = ("scale", "zero_point")
+"""Attributes of a module whose result has qparams, in the order of ``scalars``."""
 
 PACKING_LOCK = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
@@ -106,6 +109,28 @@ class QuantizedModule(PackingModule):
         """Return scale (a float32 value) and zero point per tensor, as the Python numbers that operators take."""
         qparams = self.qparams(role)
         return qparams.scale.item(), int(qparams.zero_point.item())
+
+    def __getattr__(self, name: str) -> Any:
+        """Give ``scale`` and ``zero_point`` of the result, role ``y``, as the numbers that layers of torch.ao have.
+
+        Raises:
+            MethodError: the result is on no scale: it has float values, or several scales.
+        """
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name not in RESULT_NUMBERS:
+                raise
+        y = self.__dict__.get("_schemes", {}).get("y")
+        if y is None or y.axis is not None:
+            raise MethodError(
+                f"a unit has no {name} of its result",
+                at=self.unit or type(self).__name__,
+                got="float values" if y is None else str(y),
+                expected="a result of quantized values, with one scale and zero point",
+                hint="print(module) shows the qparams that it has",
+            ) from None
+        return self.scalars("y")[RESULT_NUMBERS.index(name)]
 
     def packed(self) -> Any:
         """Return what :meth:`pack` makes of the present state. Several threads may come here first at once.

@@ -88,8 +88,10 @@ def test_numbers_are_those_of_torch_ao(net):
         torch.testing.assert_close(mine[0], other[0], rtol=1e-6, atol=0)
         assert int(mine[1]) == int(other[1])
     step = float(ours.get_submodule(names[-1]).calculate_qparams()[0])
-    got, expected = convert_fx(ours)(batches()[0]), fx.convert_fx(theirs)(batches()[0])
-    assert (got - expected).abs().max() <= step * 1.001
+    int8, quantized = convert_fx(ours), fx.convert_fx(theirs)
+    assert (int8(batches()[0]) - quantized(batches()[0])).abs().max() <= step * 1.001
+    for layer, other in ((int8.conv, quantized.conv), (int8.head, quantized.head)):
+        assert (layer.scale, layer.zero_point) == (pytest.approx(other.scale, rel=1e-6), other.zero_point)
 
 
 @pytest.mark.filterwarnings("ignore")

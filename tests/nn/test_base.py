@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fxquant.errors import CalibrationError, InputError, LoweringError
+from fxquant.errors import CalibrationError, InputError, LoweringError, MethodError
 from fxquant.nn.base import QuantizedModule, SameDtypeModule, describe_qparams, integer_limits
 from fxquant.nn.elementwise import QuantizedAdd
 from fxquant.plan.spec import Clamp, QParams, QScheme
@@ -42,7 +42,47 @@ class Doubler(QuantizedModule):
         return (x.float() - zero_point) * scale
 
 
+class Halver(Doubler):
+    """Has a result that is quantized, too."""
+
+    def __init__(self, x: QParams, y: QParams) -> None:
+        super().__init__(x)
+        self.add_qparams("y", y)
+
+
 BYTES = torch.tensor([0, 7, 255], dtype=torch.uint8)
+
+
+def test_scale_and_zero_point_are_those_of_the_result() -> None:
+    module = Halver(qparams(0.5, 7), qparams(0.25, 9))
+    assert (module.scale, module.zero_point) == (0.25, 9)
+    assert (type(module.scale), type(module.zero_point)) == (float, int)
+    state = {**module.state_dict(), "y_scale": torch.tensor([0.125])}
+    module.load_state_dict(state)
+    assert copy.deepcopy(module).scale == pickle.loads(pickle.dumps(module)).scale == 0.125
+    module.scale = 3.0  # a class of one's own may use the name for something else
+    assert module.scale == 3.0
+
+
+def test_without_one_scale_of_the_result_there_is_no_attribute() -> None:
+    module = Doubler(qparams(0.5, 7))
+    module.unit = "head"
+    assert not hasattr(module, "scale")
+    assert getattr(module, "zero_point", None) is None
+    with pytest.raises(MethodError) as caught:
+        _ = module.zero_point
+    assert str(caught.value) == (
+        "a unit has no zero_point of its result\n"
+        "  at:       head\n"
+        "  got:      float values\n"
+        "  expected: a result of quantized values, with one scale and zero point\n"
+        "  hint:     print(module) shows the qparams that it has"
+    )
+    per_channel = QParams(QScheme(axis=0), torch.ones(2), torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(MethodError, match="got:      int8 affine per channel"):
+        _ = Halver(qparams(0.5, 7), per_channel).scale
+    with pytest.raises(AttributeError, match="no attribute 'scales'"):
+        _ = module.scales
 
 
 def test_state_is_plain_buffers() -> None:
