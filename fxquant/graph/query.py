@@ -181,7 +181,13 @@ def module_of(node: Node) -> nn.Module | None:
     """Return the module that a ``call_module`` node calls; None for other nodes."""
     if node.op != "call_module" or node.graph.owning_module is None:
         return None
-    return node.graph.owning_module.get_submodule(str(node.target))
+    module: Any = node.graph.owning_module
+    for name in str(node.target).split("."):  # get_submodule does the same with two look-ups more, and passes ask often
+        module = module._modules.get(name)
+        if module is None:
+            return node.graph.owning_module.get_submodule(str(node.target))  # which refuses it, most often
+    found: nn.Module = module
+    return found
 
 
 def attribute_at(model: nn.Module, path: str) -> Any:
@@ -212,7 +218,7 @@ def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:
         if base is nn.Module:
             return None
         if getattr(nn, base.__name__, None) is base:
-            return base if own.isdisjoint(_computing_names(base)) else None
+            return base if not own or own.isdisjoint(_computing_names(base)) else None
         if not base.__module__.startswith("torch.nn."):
             own |= _code_of(base) - _HARMLESS_OVERRIDES
     return None
