@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import torch
+from clocks import add_clock
 from peers import PEERS
 from runtimes import RUNTIMES, versions
 from tabulate import tabulate
@@ -43,7 +44,7 @@ OURS, FLOAT = "fxquant", ("fp32", "OpenVINO float")
 
 def main() -> None:
     options = arguments()
-    about = {"machine": machine() | dict(versions()), "rounds": options.rounds}
+    about = {"machine": machine() | dict(versions()), "rounds": options.rounds, "clock": options.clock}
     print("\n".join(f"{key}: {value}" for key, value in about["machine"].items() if key != "threads"), flush=True)
     rows: list[dict] = []
     for name in options.models:
@@ -76,7 +77,7 @@ def measure(name: str, threads: int, options: argparse.Namespace) -> list[dict]:
     judged = {"of the calibration": calibration[0], "new": images}
     sizes = [len(group) for group in judged.values()]
     contestants, outputs = compete(
-        options.peers, model, calibration, inputs, torch.cat(list(judged.values())), options.rounds
+        options.peers, model, calibration, inputs, torch.cat(list(judged.values())), options.rounds, options.clock
     )
     with torch.no_grad():
         logits = [model(group) for group in judged.values()]
@@ -125,6 +126,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="two networks, batch 1, 3 rounds: to see that it runs")
+    add_clock(parser)
     parser.add_argument("--json", help="also write everything to this file")
     options = parser.parse_args()
     if options.quick:

@@ -49,7 +49,7 @@ def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, qpa
     assert_same(layer_norm(x, *arguments), reference(x, *arguments))
 
 
-@pytest.mark.parametrize("columns", [15, 17, 33, 96, 512, 513, 4099])
+@pytest.mark.parametrize("columns", [15, 17, 33, 63, 64, 65, 96, 127, 1024, 1025, 4099])
 def test_several_rows_are_under_way_at_once(device, stored, assert_same, columns):
     x = row(7, columns)
     x[1, -1], x[2, 0], x[4], x[5] = math.nan, math.inf, 0.0, -1e30
@@ -58,6 +58,23 @@ def test_several_rows_are_under_way_at_once(device, stored, assert_same, columns
         assert_same(layer_norm(rows, *arguments), reference(rows, *arguments))
     least = torch.full((5, columns), -128, dtype=torch.int8, device=device)
     assert_same(layer_norm(least, *arguments), reference(least, *arguments))
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(255, torch.uint8), (-128, torch.int8), (127, torch.int8)])
+def test_sums_of_the_longest_row_fit(device, assert_same, value, dtype):
+    x = torch.full((1, MOST_COLUMNS), value, dtype=dtype, device=device)
+    x[0, ::3] = 0
+    arguments = (*(c.to(device) for c in coefficients(MOST_COLUMNS)), 1e-5, 0.1, *QPARAMS)
+    assert_same(layer_norm(x, *arguments), reference(x, *arguments))
+
+
+@pytest.mark.parametrize("value", [2.0**21 + 0.5, 2.0**21 + 1.5, 2.0**22 - 0.5, -(2.0**22) + 0.5])
+def test_ties_are_rounded_to_even_up_to_the_largest_step(device, assert_same, value):
+    """Steps are whole numbers here: those of the largest magnitude are not rounded, halves of them are."""
+    x = torch.full((1, 40), 0.5, device=device)
+    x[0, 0], x[0, 1], x[0, 2] = 2.0**22 - 1.0, value, -1.5
+    arguments = (*(c.to(device) for c in coefficients(40)), 1e-5, 1.0, *QPARAMS)
+    assert_same(layer_norm(x, *arguments), reference(x, *arguments))
 
 
 def test_nan_infinity_and_subnormal_numbers(device, assert_same):

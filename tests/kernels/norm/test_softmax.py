@@ -45,17 +45,28 @@ def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, qpa
     assert_same(softmax(x, x_scale, False, *qparams), reference(x, x_scale, False, *qparams))
 
 
+def assert_same_rows(device, stored, assert_same, columns: int) -> None:
+    """Of eleven rows: with several under way at once, some are left over."""
+    x = scores(11, columns)
+    x[1, -1], x[2, 0], x[3], x[5], x[6], x[7, columns // 2] = math.nan, math.inf, -math.inf, 2.0, -0.0, -math.inf
+    x[8, -1], x[9, 0] = -torch.tensor(math.nan), 1e30
+    x = x.to(device)
+    assert_same(softmax(x, 1.0, True, *FULL), reference(x, 1.0, True, *FULL))
+    for dtype in (torch.uint8, torch.int8):
+        q = stored(11, columns, dtype=dtype)
+        q[5] = 100
+        assert_same(softmax(q, 0.05, False, *FINE), reference(q, 0.05, False, *FINE))
+
+
 def test_rows_of_every_short_length(device, stored, assert_same):
-    """Several are under way at once, and what the registers hold of one twice counts once."""
+    """What the registers hold of a row twice counts once."""
     for columns in range(1, 67):
-        x = scores(7, columns)
-        x[1, -1], x[2, 0], x[3], x[5] = math.nan, math.inf, -math.inf, 2.0
-        x = x.to(device)
-        assert_same(softmax(x, 1.0, True, *FULL), reference(x, 1.0, True, *FULL))
-        for dtype in (torch.uint8, torch.int8):
-            q = stored(7, columns, dtype=dtype)
-            q[5] = 100
-            assert_same(softmax(q, 0.05, False, *FINE), reference(q, 0.05, False, *FINE))
+        assert_same_rows(device, stored, assert_same, columns)
+
+
+@pytest.mark.parametrize("columns", [95, 96, 128, 197, 1023, 1024, 1025])
+def test_long_rows(device, stored, assert_same, columns):
+    assert_same_rows(device, stored, assert_same, columns)
 
 
 @pytest.mark.parametrize("safe", [False, True])

@@ -14,7 +14,7 @@ Tensor softmax_cpu(const SoftmaxCall& c) {
       [](const SoftmaxArgs& a, int64_t begin, int64_t end, void* scratch) {
         FXQ_LOOP(softmax_loop)(a, begin, end, static_cast<int32_t*>(scratch));
       },
-      r.columns * static_cast<int64_t>(sizeof(int32_t)));
+      rows_together(r.columns) * r.columns * static_cast<int64_t>(sizeof(int32_t)));
   return r.y;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/isa.h"
 #include "math/requantize.h"
+#include "norm/cpu/loops/rows_together.h"
 #include "norm/row_type.h"
 
 namespace fxquant {
@@ -24,10 +25,7 @@ struct LayerNormArgs {
   }
 };
 
-// Rows that are summed before the first of them is stored: while one row waits for its moments, others are summed.
-static inline int64_t rows_together(int64_t columns) { return columns <= 512 ? 4 : 1; }
-
 }  // namespace fxquant
 
-// steps: memory for so many rows of int32.
+// steps: memory for rows_together(columns) rows of int32.
 FXQ_DECLARE_LOOP(layer_norm_loop, (const LayerNormArgs& args, int64_t begin, int64_t end, int32_t* steps))

@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/isa.h"
 #include "math/requantize.h"
+#include "norm/cpu/loops/rows_together.h"
 #include "norm/row_type.h"
 
 namespace fxquant {
@@ -23,5 +24,5 @@ struct SoftmaxArgs {
 
 }  // namespace fxquant
 
-// steps: memory for a row of int32.
+// steps: memory for rows_together(columns) rows of int32.
 FXQ_DECLARE_LOOP(softmax_loop, (const SoftmaxArgs& args, int64_t begin, int64_t end, int32_t* steps))
