@@ -119,15 +119,20 @@ def quality(task: Task, prepared: fxq.Quantizer, expected: Tensor) -> dict[str, 
 
 def rows_of(task: Task, setting: Setting, expected: Tensor, options: argparse.Namespace) -> list[dict[str, Any]]:
     prepared = fxq.prepare(task.model, task.calibration[0], setting.mapping(task.model))
+    before = ""
+    if options.equalize:
+        prepared, before = fxq.equalize(prepared, task.calibration, progress=options.progress), "equalized, "
     fxq.calibrate(prepared, task.calibration, progress=False)
-    rows = [{"setting": setting.name, "weights": "nearest", **quality(task, prepared, expected), "seconds": 0.0}]
+    rows = [
+        {"setting": setting.name, "weights": f"{before}nearest", **quality(task, prepared, expected), "seconds": 0.0}
+    ]
     wall, cpu = time.perf_counter(), time.process_time()
     learned = fxq.reconstruct(
         prepared, task.calibration, iterations=options.iterations, batch=options.batch, progress=options.progress
     )
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     print(learned.reconstruction, flush=True)
-    found = {"setting": setting.name, "weights": "reconstruct", **quality(task, learned, expected)}
+    found = {"setting": setting.name, "weights": f"{before}reconstruct", **quality(task, learned, expected)}
     return [*rows, {**found, "seconds": round(wall, 1), "processor seconds": round(cpu, 1)}]
 
 
@@ -135,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", choices=("mobilenet", "fashion"), default="mobilenet")
     parser.add_argument("--settings", nargs="*", help="names of rows; without it, all")
+    parser.add_argument("--equalize", action="store_true", help="channels between layers, before calibrating")
     parser.add_argument("--iterations", type=int, default=250)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--crops", type=int, default=96)
