@@ -184,6 +184,25 @@ def test_onnx_takes_what_was_learned(after: dict[str, fxq.Quantizer], tmp_path: 
     assert (tmp_path / "model.onnx").stat().st_size > 1000
 
 
+@pytest.mark.filterwarnings("ignore:what was observed before equalize")
+@pytest.mark.parametrize("method", METHODS)
+def test_under_inference_mode(method: str, after: dict[str, fxq.Quantizer]) -> None:
+    x = data()[0]
+    with torch.inference_mode():
+        made = _quietly(lambda prepared, batches: METHODS[method](prepared, [x.clone() for x in batches]), start())
+        inside = fxq.convert(made)(x)
+    assert torch.equal(inside, fxq.convert(after[method])(x))
+    assert not any(tensor.is_inference() for tensor in made.state_dict().values())
+
+
+def test_gradients_of_batches_that_were_made_under_inference_mode() -> None:
+    with torch.inference_mode():
+        batches = [x.clone() for x in data()]
+    prepared, options = start(), {"budget": fxq.Budget(size=0.7), "estimate": "gradient", "progress": False}
+    found, expected = (fxq.search_precision(prepared, each, **options) for each in (batches, data()))
+    assert [row.choice for row in found] == [row.choice for row in expected]
+
+
 def test_what_was_trained_is_refused_by_each() -> None:
     qat = fxq.prepare_qat(net(), data()[0])
     for name, method in METHODS.items():

@@ -19,10 +19,11 @@ from fxquant.distributed.shared_numbers import SharedNumbers
 from fxquant.errors import CalibrationError, error_context
 from fxquant.graph.shapes import unchanged_state
 from fxquant.quantizer.checks import not_prepared
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.training.trained import quantizer_of
 
 
+@outside_inference_mode
 def sensitivity(
     prepared: Quantizer | GraphModule,
     data: Iterable[Any],

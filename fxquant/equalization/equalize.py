@@ -18,9 +18,10 @@ from fxquant.graph.inputs import bind
 from fxquant.passes.instruments import log_table
 from fxquant.plan.spec import is_number
 from fxquant.quantizer.learned import refuse_learned
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 
 
+@outside_inference_mode
 def equalize(
     prepared: Quantizer,
     data: Iterable[Any] | None = None,

@@ -18,9 +18,10 @@ from fxquant.precision.given import read
 from fxquant.precision.results import result_of
 from fxquant.precision.start import Settings, start_search
 from fxquant.precision.table import PrecisionSearch
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 
 
+@outside_inference_mode
 def search_precision(
     prepared: Quantizer,
     data: Iterable[Any],

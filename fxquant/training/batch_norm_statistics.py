@@ -21,11 +21,13 @@ from fxquant.graph.query import called_module
 from fxquant.nn.batch_norm import training_factor
 from fxquant.nn.folding import along_outputs
 from fxquant.quantizer.checks import named_by_stage, stage_of
+from fxquant.quantizer.data import outside_inference_mode
 
 SWITCHES = ("observer_enabled", "static_enabled")
 """Those by which fake-quantize modules choose qparams anew."""
 
 
+@outside_inference_mode
 def reestimate_batch_norm(
     qat: GraphModule, data: Iterable[Any], num_batches: int = 100, *, progress: bool = True
 ) -> GraphModule:

@@ -10,7 +10,7 @@ from typing import Any
 from fxquant.errors import PlanError, listing
 from fxquant.fake_quantize.adaround import set_learned_bias
 from fxquant.quantizer.checks import check_seed, not_prepared
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_run import BlockRun
 from fxquant.training.block_table import LearnedBlocks
@@ -21,6 +21,7 @@ from fxquant.training.resumable_run import Memory
 from fxquant.training.rounding_layers import only_modules
 
 
+@outside_inference_mode
 def reconstruct(
     prepared: Quantizer,
     data: Iterable[Any],

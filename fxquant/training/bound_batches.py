@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
 from fxquant.calibration.batches import batches
 from fxquant.calibration.interpreter import check_like_example
 from fxquant.errors import error_context
@@ -30,5 +33,10 @@ def bound_batches(prepared: PreparedModel, data: Iterable[Any], num_batches: int
         with error_context(f"calibration batch {index}"):
             bound = bind(prepared.graph_module, args, kwargs, "the inputs")
             check_like_example(bound, prepared.example_bound, "the inputs")
-        inputs.append(bound)
+        inputs.append(tree_map_only(Tensor, _ordinary, bound))
     return inputs
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    """Return a tensor that gradients can flow through: one that was made under ``torch.inference_mode`` is copied."""
+    return x.clone() if x.is_inference() else x

@@ -9,7 +9,7 @@ from typing import Any
 from fxquant.errors import PlanError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import not_prepared
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.correctable_layers import correctable_layers
 from fxquant.training.corrected_layers import CorrectedLayers, LayersInTurn
@@ -17,6 +17,7 @@ from fxquant.training.resumable_run import Memory
 from fxquant.training.rounding_layers import only_modules
 
 
+@outside_inference_mode
 def correct_statistics(
     prepared: Quantizer,
     data: Iterable[Any],

@@ -11,7 +11,7 @@ from typing import Any
 from fxquant.errors import FxQuantWarning, PlanError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import not_prepared
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.gptq_columns import Choices
@@ -22,6 +22,7 @@ from fxquant.training.rounded_layers import RoundedLayers
 from fxquant.training.rounding_layers import only_modules
 
 
+@outside_inference_mode
 def gptq(
     prepared: Quantizer,
     data: Iterable[Any],

@@ -10,7 +10,7 @@ from typing import Any
 from fxquant.errors import PlanError, UnknownNameError, listing
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import check_seed, not_prepared
-from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.registry import did_you_mean
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import open_checkpoint, run_identity
@@ -23,6 +23,7 @@ from fxquant.training.unit_table import Reconstruction
 GRIDS = ("mse", "observed")
 
 
+@outside_inference_mode
 def adaround(
     prepared: Quantizer,
     data: Iterable[Any],
