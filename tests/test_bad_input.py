@@ -16,6 +16,7 @@ from torchvision.transforms.functional import to_pil_image, to_tensor
 
 import fxquant as fxq
 from fxquant.errors import (
+    ArtifactError,
     CalibrationError,
     FxQuantError,
     InputError,
@@ -628,22 +629,19 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda model: model(),
         "the inputs do not fit the model's forward: missing a required argument: 'input'\n"
         "  got:      ()\n"
-        "  expected: Sequential.forward(input)\n"
-        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+        "  expected: Sequential.forward(input)",
     ),
     "too many": (
         lambda model: model(X, X),
         "the inputs do not fit the model's forward: too many positional arguments\n"
         "  got:      (float32[2, 3, 6, 6], float32[2, 3, 6, 6])\n"
-        "  expected: Sequential.forward(input)\n"
-        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+        "  expected: Sequential.forward(input)",
     ),
     "another name": (
         lambda model: model(image=X),
         "the inputs do not fit the model's forward: missing a required argument: 'input'\n"
         "  got:      (image=float32[2, 3, 6, 6])\n"
-        "  expected: Sequential.forward(input)\n"
-        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+        "  expected: Sequential.forward(input)",
     ),
     "meta": (
         lambda model: model(X.to("meta")),
@@ -839,3 +837,66 @@ def test_torch_script(form):
             "  hint:     torch.export.export(model, args) captures it; torch.save(model, path) keeps it"
         )
     assert torch.equal(torch.export.export(model.eval(), (X,)).module()(X), model(X))
+
+
+class ImageAndMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        return self.first(image) * self.second(mask)
+
+
+def test_inputs_by_other_names():
+    rows, model = torch.ones(2, 4), ImageAndMask().eval()
+    batch = {"image": rows, "mask": rows}
+    message = refusal(lambda: fxq.prepare(model, batch))
+    assert (
+        message.splitlines()[-1] == "  hint:     inputs by name are example_kwargs: (model, (), example_kwargs=batch)"
+    )
+    prepared = fxq.prepare(model, (), example_kwargs=batch)
+    message = refusal(lambda: fxq.prepare(model, rows, example_kwargs={"maks": rows}))
+    assert message.splitlines()[-1] == "  hint:     did you mean 'mask'?"
+    message = refusal(lambda: prepared(image=rows, maks=rows))
+    assert message.splitlines()[-1] == "  hint:     did you mean 'mask'?"
+
+
+@pytest.mark.parametrize(
+    ("given", "got", "hint"),
+    [
+        (nn.Linear, "the class Linear", "an instance of it: Linear(...)"),
+        (
+            {"weight": X},
+            "dict",
+            "this may be a state dict: build the model from its class, and model.load_state_dict(it)",
+        ),
+        ([nn.Linear(2, 2)], "list", "torch.nn.Sequential(*layers) is a module"),
+        ("net.pt", "str", "build the model from its class, and model.load_state_dict(torch.load(path))"),
+    ],
+)
+def test_what_is_no_model(given, got, hint):
+    assert refusal(lambda: fxq.prepare(given, X)) == (
+        f"the model is no torch.nn.Module\n  got:      {got}\n  expected: a torch.nn.Module\n  hint:     {hint}"
+    )
+
+
+def test_what_is_no_state_dict():
+    for model in (int8(), prepared()):
+        assert refusal(lambda model=model: model.load_state_dict("a.pt"), StateError) == (
+            "this is no state dict\n  got:      'a.pt'\n  expected: a dict of tensors, as state_dict() gives it\n"
+            "  hint:     torch.load(path) reads one that torch.save wrote"
+        )
+
+
+def test_a_tensor_in_place_of_a_path_is_not_printed():
+    message = refusal(lambda: fxq.export_onnx(int8(), X, "net.onnx"), ArtifactError)
+    assert message == (
+        "this is no path of a file\n  got:      float32[2, 3, 6, 6]\n  expected: a str or a pathlib.Path"
+    )
+
+
+def test_what_is_no_back_end():
+    assert refusal(lambda: fxq.register_backend("mine"), SpecError).startswith(
+        "a back end is a Backend\n  got:      'mine'"
+    )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import ArtifactError
+from fxquant.graph.inputs import describe_value
 
 FORMAT = 3
 """What is written, and the newest that is read. The second holds lookup tables and integer borders; the third holds
@@ -246,7 +247,7 @@ def path_of(path: object) -> Path:
         ArtifactError: it is none.
     """
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-        raise ArtifactError("this is no path of a file", got=ascii(path)[:120], expected="a str or a pathlib.Path")
+        raise ArtifactError("this is no path of a file", got=describe_value(path), expected="a str or a pathlib.Path")
     text = str(os.fspath(path))
     if not text or "\0" in text:
         raise ArtifactError("this is no path of a file", got=ascii(text)[:120], expected="a name without a null byte")

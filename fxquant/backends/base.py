@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.fx import Node
 
-from fxquant.errors import UnknownNameError
+from fxquant.errors import SpecError, UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.plan.precision import Choice, Cost, UnitWork, nominal_cost
 from fxquant.plan.spec import QScheme
@@ -151,6 +151,9 @@ def register_backend(backend: Backend) -> Backend:
 
     Raises:
         DuplicateNameError: there is one of that name already.
+        SpecError: it is no Backend.
     """
+    if not isinstance(backend, Backend):
+        raise SpecError("a back end is a Backend", got=repr(backend), expected="Backend(name, rules=(...))")
     BACKENDS.add(backend.name, backend)
     return backend

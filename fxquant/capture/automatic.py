@@ -18,12 +18,13 @@ from fxquant.capture.attempts import EXPORT, FX, Capture
 from fxquant.capture.exported.exporting import export_and_import, export_model
 from fxquant.capture.exported.in_place import put_in_place
 from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
+from fxquant.capture.same_results import check_results
 from fxquant.capture.tracing import copy_of, trace
 from fxquant.capture.untraceable import UNTRACEABLE
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError, UnknownNameError
 from fxquant.graph.inputs import bind_example, signature_of
 from fxquant.graph.module import NamedGraphModule, get_metadata, set_metadata
-from fxquant.graph.query import VALUE, TensorInfo, info_of, reason_of
+from fxquant.graph.query import reason_of
 from fxquant.graph.shapes import record_values
 from fxquant.registry import did_you_mean
 
@@ -94,41 +95,12 @@ class _Attempts:
     """Those that the coverage tells of."""
 
     def traced(self, exported: tuple[str, ...], keep_untraceable: bool) -> GraphModule:
-        """Trace the model, and see that the graph gives what the model gives.
+        """Trace the model.
 
         ``exported`` are the paths of submodules that have graphs already: they stay whole in this one.
         """
         whole = (*self.leaf_modules, *exported)
-        gm = self.trace_model(self.model, leaf_modules=whole, keep_untraceable=keep_untraceable)
-        if not isinstance(self.model, GraphModule):
-            self._check_results(gm)
-        return gm
-
-    def _check_results(self, gm: GraphModule) -> None:
-        """Compare the sizes of results with those of the model, and refuse the graph where they differ.
-
-        Code that asks ``isinstance(n, int)`` of a number among its arguments goes the wrong way when it is traced.
-
-        Raises:
-            TracingError: results are of other sizes.
-        """
-        bound = bind_example(self.model, self.args, self.kwargs)
-        if not any(type(value) in (int, float) for value in bound.values()):
-            return
-        args, kwargs = _clones((self.args, self.kwargs))
-        with torch.no_grad(), torch.random.fork_rng(devices=()):
-            expected = info_of(copy_of(self.model, shares_parameters=True)(*args, **kwargs))
-        got = gm.graph.output_node().meta[VALUE]
-        if [(one.shape, one.dtype) for one in _tensors(got)] == [(one.shape, one.dtype) for one in _tensors(expected)]:
-            return
-        numbers = [name for name, value in bound.items() if type(value) in (int, float)]
-        error = TracingError(
-            "the graph that torch.fx makes gives results of other sizes than the model",
-            got=f"{_listed(got)} where the model gives {_listed(expected)}",
-            hint=f"capture='export'; or code that asks isinstance({numbers[0]}, int) is to be written without",
-        )
-        error.submodule = ""
-        raise error
+        return self.trace_model(self.model, leaf_modules=whole, keep_untraceable=keep_untraceable)
 
     def automatic(self, keep_untraceable: bool) -> GraphModule:
         """Trace; export what cannot be traced; keep in float, if at all, what cannot be exported either."""
@@ -186,6 +158,11 @@ class _Attempts:
         self._check_no_leaf("", self.model)
         program = export_model(self.model, self.args, self.kwargs)
         gm = self.trace_model(program, leaf_modules=self.leaf_modules, copies=False)
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            result = copy_of(gm, shares_parameters=True)(*_clones(self.args), **_clones(self.kwargs))
+        check_results(
+            partial(copy_of, self.model, shares_parameters=True), (self.args, self.kwargs), result, "torch.export"
+        )
         self.attempts.append(Capture("", EXPORT, fixed=get_metadata(program, "fixed_sizes")))
         return gm
 
@@ -233,18 +210,6 @@ class _Attempts:
 
 def _clones(inputs: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
-
-
-def _tensors(value: Any) -> list[TensorInfo]:
-    """Return every tensor of a recorded value."""
-    if isinstance(value, TensorInfo):
-        return [value]
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
-    return [found for one in inner for found in _tensors(one)]
-
-
-def _listed(value: Any) -> str:
-    return ", ".join(map(str, _tensors(value)))
 
 
 def _inputs_of(

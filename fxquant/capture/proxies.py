@@ -31,6 +31,11 @@ class AnsweringTracer(Protocol):
 
     def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
+    number: int
+    """Of the trace: no two have the same."""
+    finished: bool
+    """Whether the trace has ended: what is left of its proxies lies in tables of the user's code."""
+
     def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
         """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
 
@@ -103,10 +108,23 @@ class TensorProxy(Proxy):
         """Hash a known number, string, shape or dtype by its value, with a guard: it is looked up in a table."""
         if not (self.answers and isinstance(self.example, _HASHED)):
             return object.__hash__(self)
-        self.tracer.answer(self, self.example, sys._getframe(1))
+        if not self.tracer.finished:
+            self.tracer.answer(self, self.example, sys._getframe(1))
         return hash(self.example)
 
+    def __eq__(self, other: object) -> Any:
+        """Compare while tracing. Later a proxy is equal to itself alone: a table that kept one as a key has no hit."""
+        if self.tracer.finished or (isinstance(other, TensorProxy) and other.tracer.finished):
+            return self is other
+        return self.tracer.create_proxy("call_function", operator.eq, (self, other), {})
+
+    def __repr__(self) -> str:
+        """Name the node, and the trace: a table that has the text as a key has no hit in another trace."""
+        return f"Proxy({self.node.name}, of trace {self.tracer.number})"
+
     def __str__(self) -> str:
+        if self.answers and isinstance(self.example, (torch.device, torch.dtype)):
+            return str(self.example)  # they are the same for all inputs
         return AnsweredText(self) if self.answers and type(self.example) is int else repr(self)
 
     def __format__(self, form: str) -> str:

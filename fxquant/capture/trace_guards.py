@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.errors import InputError, is_library_file
+from fxquant.errors import InputError, TracingError, is_library_file
 from fxquant.graph.inputs import describe_value
 
 
@@ -194,6 +194,21 @@ def user_stack(frame: FrameType | None, below: CodeType) -> str:
             lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
         frame = frame.f_back
     return "\n  ".join(reversed(lines))
+
+
+def read_after_its_trace(line: str) -> TracingError:
+    """Return the error to raise where code reads a traced value of an earlier trace, which a table of its own kept.
+
+    Args:
+        line: The user's line that reads it.
+    """
+    return TracingError(
+        "the model's code keeps values between calls, and found one that was kept while another graph was traced",
+        at=line or None,
+        got="a traced value, not a tensor",
+        expected="tables outside of the model (a global dict, a closure) that hold tensors",
+        hint="empty the table, and call the model once before it is prepared, so that it is filled with tensors",
+    )
 
 
 def user_line(frame: FrameType | None, below: CodeType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 import threading
@@ -42,9 +43,11 @@ from fxquant.capture.modes import (
 )
 from fxquant.capture.patches import PatchedNames, traceable_transformers
 from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in, with_items
+from fxquant.capture.same_results import keeping_result
 from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,
+    read_after_its_trace,
     require_answer,
     require_given,
     require_value,
@@ -65,6 +68,7 @@ _JOINS = frozenset(
 )
 """What takes a sequence of tensors, which may be what another call gave."""
 
+_NUMBERS = itertools.count(1)
 _ONE_AT_A_TIME = threading.RLock()
 """torch.fx traces by patching what all threads use."""
 
@@ -109,6 +113,7 @@ class QuantTracer(Tracer):
         self.marks_training_flag = marks_training_flag
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
         # What happens during a trace.
+        self.number, self.finished, self.result = next(_NUMBERS), False, None  # the result is that of the example
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
@@ -186,6 +191,7 @@ class QuantTracer(Tracer):
                     if isinstance(value, Proxy)
                 ]
             finally:
+                self.finished = True
                 self._factory_tensors.close()
                 for module, buffers in before:
                     module._buffers.update(buffers)
@@ -238,9 +244,13 @@ class QuantTracer(Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Make the inputs of the graph, and call a decorated forward by its arguments' names, which torch.fx cannot."""
-        if not is_module or self._bound is None or not is_decorated(root_fn):
+        if not is_module or self._bound is None:
             return super().create_args_for_root(root_fn, is_module, concrete_args)
-        return called_by_name(root_fn, self.root, self._proxy_placeholder)
+        if is_decorated(root_fn):
+            function, args = called_by_name(root_fn, self.root, self._proxy_placeholder)
+        else:
+            function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        return keeping_result(function, self), args
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
@@ -280,6 +290,8 @@ class QuantTracer(Tracer):
             return self.create_node("call_function", OrderedDict, (items,), {})
         if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
             return super().create_arg(a) if isinstance(a, nn.Parameter) else self._factory_tensors.node_of(a)
+        if isinstance(a, TensorProxy) and a.tracer is not self:
+            raise read_after_its_trace(user_line(sys._getframe(1), QuantTracer.trace.__code__))
         return a.node if isinstance(a, Proxy) else super().create_arg(a)
 
     @property
@@ -313,6 +325,8 @@ class QuantTracer(Tracer):
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **options: Any
     ) -> Any:
         """Create a node and its proxy, and run it on the example."""
+        if self.finished:
+            raise read_after_its_trace(user_line(sys._getframe(1), QuantTracer.trace.__code__))
         if target == "__setitem__" and kind == "call_method":
             kind, target = "call_function", operator.setitem
         if kind == "call_function" and target in _JOINS:

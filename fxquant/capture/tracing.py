@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fxquant.capture.hooks import has_computed_weights, materialize_parametrizat
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
 from fxquant.capture.optional_arguments import Traced, trace_optional
+from fxquant.capture.same_results import check_results
 from fxquant.capture.tracer import QuantTracer
 from fxquant.errors import TracingError
 from fxquant.graph.assumptions import assume_values
@@ -122,6 +124,9 @@ def trace(
         with weights_by_modules(own) if trains else nullcontext():
             found = _traced_with_modes(attempt, own) if trains else attempt(False)
         graph, _, tracer = found
+        if bound is not None:
+            another = partial(copy_of, own, shares_parameters=True)
+            check_results(another, (example_args, kwargs), tracer.result, "torch.fx")
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         carry_over(own, gm)

@@ -10,6 +10,7 @@ from typing import Any
 from fxquant.errors import InputError
 from fxquant.exchange import aimet_encodings, onnxruntime_overrides, own_format, tensorrt_cache
 from fxquant.exchange.given import Contents
+from fxquant.graph.inputs import describe_value
 
 WRITERS: dict[str, Callable[[Any], str]] = {
     "fxquant": own_format.write,
@@ -61,7 +62,7 @@ def path_of(path: object) -> str:
     """
     place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(place, str) or not place or "\0" in place:
-        raise InputError("this is no path of a file", got=ascii(path)[:120], expected="a str or a pathlib.Path")
+        raise InputError("this is no path of a file", got=describe_value(path), expected="a str or a pathlib.Path")
     return place
 
 

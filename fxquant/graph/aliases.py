@@ -38,7 +38,8 @@ _VIEWS = "unsqueeze squeeze transpose t"
 _OTHERS = (
     "clone repeat gather index_select where cumsum cumprod max min amax amin argmax argmin topk sort argsort norm var "
     "std prod any all eq ne lt gt le ge logical_and logical_or logical_not isnan maximum minimum bmm mm addmm baddbmm "
-    "outer dot zeros_like ones_like full_like rand_like randn_like empty_like new_zeros new_ones new_full"
+    "outer dot zeros_like ones_like full_like rand_like randn_like empty_like new_zeros new_ones new_full new_empty "
+    "new_tensor"
 )
 _PLAIN_METHODS = frozenset(_PLAIN.split())
 _FRESH = (_PLAIN_METHODS - frozenset(_VIEWS.split())) | frozenset(_OTHERS.split())

@@ -48,10 +48,24 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], wha
             f"{what} do not fit the model's forward: {error}",
             got=describe_call(args, kwargs),
             expected=f"{type(model).__name__}.forward{signature}",
-            hint="example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+            hint=_how_to_bind(signature, args, kwargs, what),
         ) from error
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _how_to_bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> str:
+    """Write a hint for inputs that do not fit: a name that is nearly right, or how to give them."""
+    free = list(signature.parameters)[len(args) :]
+    unknown = [name for name in kwargs if name not in signature.parameters]
+    if unknown and (hint := did_you_mean(unknown[0], [name for name in free if name not in kwargs])):
+        return hint
+    if what != "the example inputs":
+        return ""
+    alone = args[0] if len(args) == 1 and not kwargs else None
+    if isinstance(alone, Mapping) and alone and {*alone} <= {*signature.parameters}:
+        return "inputs by name are example_kwargs: (model, (), example_kwargs=batch)"
+    return "example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs"
 
 
 def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import FxQuantError, InputError, StateError, listing
+from fxquant.graph.inputs import describe_value
 from fxquant.plan.spec import QScheme
 
 _FLOAT32 = torch.finfo(torch.float32)
@@ -140,6 +142,13 @@ def check_names(
     Raises:
         StateError: it names the first unit that differs, what it is in the state dict, and what in the model.
     """
+    if not isinstance(given, Mapping):
+        raise StateError(
+            "this is no state dict",
+            got=describe_value(given),
+            expected="a dict of tensors, as state_dict() gives it",
+            hint="torch.load(path) reads one that torch.save wrote" if isinstance(given, (str, os.PathLike)) else "",
+        )
     own = model.state_dict()
     if not strict or own.keys() == given.keys() or _may_load(model, given):
         return

@@ -156,7 +156,11 @@ def _why_in_place(
     is_assignment = node.target is operator.setitem
     if (changed.op != "placeholder" or is_assignment) and any(_is_memory_of(changed, root) for root in roots[changed]):
         return GIVEN
-    written_back = _written_back(node, order)
+    assignment = _assignment_of(node, order)
+    written_back = (
+        assignment is not None
+        and _why_in_place(assignment, assignment.args[0], canonical_call(assignment), roots, order) is None
+    )
     for other in _aliases(changed, roots):
         if other is not changed and any(order[user] > order[node] for user in other.users) and not written_back:
             return ALIASED
@@ -170,15 +174,15 @@ def _why_in_place(
     return None if _keeps_dtype(node, changed) else PROMOTED
 
 
-def _written_back(node: Node, order: Mapping[Node, int]) -> bool:
-    """Tell whether the next operator assigns the result to the items that were changed: ``y[:, :3] += v``."""
+def _assignment_of(node: Node, order: Mapping[Node, int]) -> Node | None:
+    """Return the next operator if it assigns the result to the items that were changed: ``y[:, :3] += v``."""
     view: Any = node.args[0] if node.args else None
     user = next(iter(node.users), None)
     if user is None or user.target is not operator.setitem or len(node.users) > 1 or order[user] != order[node] + 1:
-        return False
+        return None
     if not isinstance(view, Node) or view.target is not operator.getitem or list(view.users) != [node]:
-        return False
-    return user.args == (view.args[0], view.args[1], node)
+        return None
+    return user if user.args == (view.args[0], view.args[1], node) else None
 
 
 def _is_memory_of(changed: Node, root: Any) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,7 +73,12 @@ def checked_model(model: Any) -> nn.Module:
         )
     model = float_model(model)
     if not isinstance(model, nn.Module):
-        raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+        raise InputError(
+            "the model is no torch.nn.Module",
+            got=f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__,
+            expected="a torch.nn.Module",
+            hint=_how_to_module(model),
+        )
     check_unscripted(model)
     check_forward(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
@@ -98,6 +104,19 @@ def checked_model(model: Any) -> nn.Module:
             hint="add_module and register_parameter take another name",
         )
     return model
+
+
+def _how_to_module(value: Any) -> str:
+    """Write a hint that makes a module of what was given in place of one."""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"an instance of it: {value.__name__}(...)"
+    if isinstance(value, Mapping):
+        return "this may be a state dict: build the model from its class, and model.load_state_dict(it)"
+    if isinstance(value, (list, tuple)):
+        return "torch.nn.Sequential(*layers) is a module" if all(isinstance(one, nn.Module) for one in value) else ""
+    if isinstance(value, (str, os.PathLike)):
+        return "build the model from its class, and model.load_state_dict(torch.load(path))"
+    return ""
 
 
 def check_forward(model: nn.Module) -> None:

@@ -112,13 +112,16 @@ class Recording(_Mode):
         """Run ``call`` and record it.
 
         Raises:
-            NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
+            NotRecordableError: it runs what no program can hold; nothing of it was recorded then.
         """
-        loops = self.loops
+        loops, allocated = self.loops, len(self._allocated)
         before = self._library.fxquant_record_to(self._handle)  # launch() of csrc/cpu/launch.h notes loops from here on
         try:
             with self:
-                return call()
+                result = call()
+            if self.loops == loops and len(self._allocated) > allocated:
+                raise NotRecordableError("memory that is filled later: what is in it until then differs in each call")
+            return result
         except BaseException:
             self._library.fxquant_record_forget(self._handle, loops)
             raise
@@ -392,7 +395,5 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
         )
     },
 }
-"""Operators of torch -> how they are recorded: they move bytes, or look one up for each.
-
-Each runs itself first: its result, over which the recorded copies write, lies in memory as torch would have it.
-"""
+"""Operators of torch -> how they are recorded: they move bytes, or look one up for each. Each runs itself first: its
+result, over which the recorded copies write, lies in memory as torch would have it."""

@@ -27,9 +27,10 @@ ATTENTION = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention"
 CONTRACTIONS = ("einsum",)
 """So does that of these, as docs/coverage.md says: torch makes a batch of one product of an einsum with a weight, and
 the layer that it becomes none. ``tensordot`` runs the product that its parts run."""
-COPIES = (".clone()", ".contiguous()")
+COPIES = (".clone()", ".contiguous()", "] = ", "] += ", "] *= ", ".copy_(")
 """A copy that sees to the order in memory goes behind the activation that reads it, so that both fuse with what is
-before; of an input that is not dense, torch gives the last bit of some functions (GELU, say) by the order in memory."""
+before, and an assignment becomes a join, which lies in memory as its parts do: of an input that is not dense, torch
+gives the last bit of some functions (GELU, say), and of convolutions, by the order in memory."""
 NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 

@@ -35,8 +35,7 @@ def test_bind_shows_what_it_got_and_the_signature():
     assert str(caught.value) == (
         "batch 3 do not fit the model's forward: too many positional arguments\n"
         "  got:      (float32[2, 3], int64[1], k=1)\n"
-        "  expected: ReLU.forward(input: torch.Tensor) -> torch.Tensor\n"
-        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs"
+        "  expected: ReLU.forward(input: torch.Tensor) -> torch.Tensor"
     ).replace("torch.Tensor", _annotation())
 
 

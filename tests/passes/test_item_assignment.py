@@ -350,3 +350,62 @@ def test_a_chain_of_changes_of_a_view_stays():
     assert any(ALIASED in row.reason for row in prepared.coverage().rows)
     with torch.no_grad():
         assert torch.equal(prepared(X), model(X))
+
+
+class Scaled(nn.Module):
+    """Multiplies items in place, by what needs a gradient, where the assignment stays: by steps, or beside a view."""
+
+    def __init__(self, beside_a_view: bool) -> None:
+        super().__init__()
+        self.conv, self.factor = nn.Conv1d(4, 6, 1), nn.Parameter(torch.tensor(1.5))
+        self.beside_a_view = beside_a_view
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x) * 1.0
+        first = y[:, :1]
+        if self.beside_a_view:
+            y[:, 3:] *= self.factor
+            return y + first
+        y[:, 1::2] *= self.factor
+        return y
+
+
+@pytest.mark.parametrize("beside_a_view", [False, True])
+def test_items_that_stay_in_place_train(beside_a_view):
+    torch.manual_seed(0)
+    model, x = Scaled(beside_a_view), torch.randn(2, 4, 5)
+    trained = fxq.prepare_qat(model, x)
+    for each in (model, trained):
+        each(x).square().sum().backward()
+    expected, got = model.factor.grad, trained.get_parameter("factor").grad
+    assert expected is not None
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0)
+
+
+class Filled(nn.Module):
+    """Fills a part of memory that ``new_empty`` gives, and returns another value."""
+
+    def __init__(self, by_mask: bool) -> None:
+        super().__init__()
+        self.linear, self.by_mask = nn.Linear(4, 3), by_mask
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.new_empty((x.shape[0], 6))
+        if self.by_mask:
+            y[:, [0, 2]] = x[:, :2]
+        else:
+            y[:, :2] = x[:, -1:] * 0.5
+        return self.linear(x), y[:, :1]
+
+
+@pytest.mark.parametrize("by_mask", [False, True])
+def test_memory_that_is_filled_later_spoils_no_program(by_mask, recwarn):
+    """What it holds until then differs from call to call."""
+    torch.manual_seed(0)
+    model, x = Filled(by_mask).eval(), torch.randn(3, 4)
+    int8 = fxq.quantize(model, [x], progress=False)
+    for _ in range(3):
+        got, expected = int8(x), model(x)
+        torch.testing.assert_close(got[0], expected[0], rtol=0, atol=0.05)
+        assert torch.equal(got[1], expected[1])
+    assert not recwarn.list

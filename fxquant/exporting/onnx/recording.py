@@ -43,12 +43,17 @@ class _Calls(TorchDispatchMode):
 
 
 class _Interpreter(Interpreter):
-    """Tells the mode which node runs."""
+    """Tells the mode which node runs. Inputs are found by name: by position, ``*args`` would take all that follow."""
 
-    def __init__(self, model: GraphModule, calls: _Calls) -> None:
+    def __init__(self, model: GraphModule, calls: _Calls, bound: Mapping[str, Any]) -> None:
         super().__init__(model)
+        self.bound = bound
         self.extra_traceback = False  # it would be written into the error
         self.calls = calls
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        name = str(target)
+        return self.bound.get(name.lstrip("*"), {} if name.startswith("**") else ())
 
     def run_node(self, n: Node) -> Any:
         self.calls.node = n.name
@@ -72,5 +77,6 @@ def record(model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     calls = _Calls()
     with running(args, kwargs), torch.no_grad(), calls:
-        outputs = _Interpreter(model, calls).run(*bind(model, tuple(args), kwargs, "the example inputs").values())
+        bound = bind(model, tuple(args), kwargs, "the example inputs")
+        outputs = _Interpreter(model, calls, bound).run()
     return calls.found, outputs
