@@ -230,7 +230,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "exporting/onnx/test_export.py": (
         "exporting/onnx/extras.py",
         "exporting/onnx/program.py",
-        "exporting/onnx/recording.py",
         "exporting/onnx/targets.py",
         "exporting/onnx/translation.py",
         "exporting/onnx/writing.py",

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from fxquant.errors import UnknownNameError
+from fxquant.registry import did_you_mean
+
+WAYS = ("auto", "fx", "export")
 FX, EXPORT = "torch.fx", "torch.export"
 
 
@@ -21,6 +25,17 @@ class Capture:
     """Why it failed; empty if it did not."""
     fixed: tuple[str, ...] = ()
     """Conditions on sizes that the graph needs, and the module does not: ``"x.size()[1] == 5"``."""
+
+
+def check_way(how: object) -> None:
+    """Refuse a ``capture=`` that is none of the three.
+
+    Raises:
+        UnknownNameError: it is something else.
+    """
+    if how not in WAYS:
+        hint = did_you_mean(how, WAYS) if isinstance(how, str) else ""
+        raise UnknownNameError("unknown way to capture", got=repr(how), expected=", ".join(WAYS), hint=hint)
 
 
 def captured_sentences(captures: Iterable[Capture]) -> Iterator[str]:

@@ -14,21 +14,18 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from fxquant.capture.attempts import EXPORT, FX, Capture
-from fxquant.capture.exported.exporting import export_and_import, export_model
+from fxquant.capture.attempts import EXPORT, FX, Capture, check_way
+from fxquant.capture.copies import copy_of
+from fxquant.capture.exported.exporting import check_program, export_and_import, export_model
 from fxquant.capture.exported.in_place import put_in_place
 from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
-from fxquant.capture.same_results import check_results
-from fxquant.capture.tracing import copy_of, trace
+from fxquant.capture.tracing import trace
 from fxquant.capture.untraceable import UNTRACEABLE
-from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError, UnknownNameError
+from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError
 from fxquant.graph.inputs import bind_example, signature_of
 from fxquant.graph.module import NamedGraphModule, get_metadata, set_metadata
 from fxquant.graph.query import reason_of
 from fxquant.graph.shapes import record_values
-from fxquant.registry import did_you_mean
-
-WAYS = ("auto", "fx", "export")
 
 
 def captured(
@@ -60,9 +57,7 @@ def captured(
         InputError: as ``trace``.
         TracingError: as ``trace``; or the model is to be exported, and cannot be.
     """
-    if how not in WAYS:
-        hint = did_you_mean(how, WAYS) if isinstance(how, str) else ""
-        raise UnknownNameError("unknown way to capture", got=repr(how), expected=", ".join(WAYS), hint=hint)
+    check_way(how)
     if example_args is None and how == "export":
         raise InputError("torch.export runs example inputs", got="None", expected="a tuple of the positional inputs")
     kwargs = dict(example_kwargs or {})
@@ -158,11 +153,7 @@ class _Attempts:
         self._check_no_leaf("", self.model)
         program = export_model(self.model, self.args, self.kwargs)
         gm = self.trace_model(program, leaf_modules=self.leaf_modules, copies=False)
-        with torch.no_grad(), torch.random.fork_rng(devices=()):
-            result = copy_of(gm, shares_parameters=True)(*_clones(self.args), **_clones(self.kwargs))
-        check_results(
-            partial(copy_of, self.model, shares_parameters=True), (self.args, self.kwargs), result, "torch.export"
-        )
+        check_program(self.model, gm, self.args, self.kwargs)
         self.attempts.append(Capture("", EXPORT, fixed=get_metadata(program, "fixed_sizes")))
         return gm
 

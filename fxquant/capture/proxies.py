@@ -366,3 +366,14 @@ def _unpacked(code: CodeType, last: int) -> int:
     if instruction is None or instruction.opname != "UNPACK_SEQUENCE":
         return 0
     return int(instruction.argval)
+
+
+def keeping_result(function: Callable[..., Any], tracer: Any) -> Callable[..., Any]:
+    """Let a function that is traced leave its result on the example in ``tracer.result``."""
+
+    def kept(*args: Any) -> Any:
+        result = function(*args)
+        tracer.result = on_example(result)
+        return result
+
+    return kept

@@ -13,24 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fxquant.capture.proxies import on_example
 from fxquant.errors import TracingError
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.query import has_hooks
 
 LARGEST_DIFFERENCE = 1e-3
 """Of results, as a share of the largest value: an attention may sum in another order; other code is not that near."""
-
-
-def keeping_result(function: Callable[..., Any], tracer: Any) -> Callable[..., Any]:
-    """Let a function that is traced leave its result on the example in ``tracer.result``."""
-
-    def kept(*args: Any) -> Any:
-        result = function(*args)
-        tracer.result = on_example(result)
-        return result
-
-    return kept
 
 
 def check_results(copies: Callable[[], nn.Module], inputs: tuple[Any, Mapping[str, Any]], result: Any, by: str) -> None:

@@ -42,8 +42,7 @@ from fxquant.capture.modes import (
     without_marks,
 )
 from fxquant.capture.patches import PatchedNames, traceable_transformers
-from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in, with_items
-from fxquant.capture.same_results import keeping_result
+from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, keeping_result, on_example, proxies_in, with_items
 from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,

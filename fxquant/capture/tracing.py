@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule
-from torch.nn.utils import parametrize
 
 from fxquant.capture.bare_layers import with_layer_inside
+from fxquant.capture.copies import carry_over, check_unscripted, copy_of
 from fxquant.capture.hooks import has_computed_weights, materialize_parametrizations, weights_by_modules
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
 from fxquant.capture.optional_arguments import Traced, trace_optional
 from fxquant.capture.same_results import check_results
 from fxquant.capture.tracer import QuantTracer
-from fxquant.errors import TracingError
 from fxquant.graph.assumptions import assume_values
 from fxquant.graph.inputs import bind_example, optional_inputs
-from fxquant.graph.methods import UNUSED_MODULES, unused_modules
-from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
+from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.shapes import record_values
-
-_ROOT_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-    "_is_full_backward_hook",
-)
 
 
 def trace(
@@ -155,84 +140,3 @@ def _traced_with_modes(attempt: Callable[[bool], Traced], model: nn.Module) -> T
         return marked
     plain = attempt(False)
     return plain if len(plain[1]) < len(marked[1]) else marked
-
-
-def check_unscripted(model: nn.Module) -> None:
-    """Refuse a model that is scripted, or has a submodule that is.
-
-    Raises:
-        TracingError: it is one.
-    """
-    for path, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TracingError(
-                f"the {f'submodule {path!r}' if path else 'model'} is a ScriptModule, whose Python code is gone",
-                got=type(module).__name__,
-                expected="the torch.nn.Module that torch.jit.script or torch.jit.trace was given",
-                hint="build the float model from its class, and model.load_state_dict(scripted.state_dict())",
-            )
-
-
-def copy_of(model: nn.Module, *, shares_parameters: bool = False) -> nn.Module:
-    """A deep copy. Attributes that autograd computed (weights, by weight norm), which it would refuse, are detached.
-
-    Args:
-        model: It is not changed.
-        shares_parameters: Let the copy have the model's own parameters; buffers are copied all the same. This takes a
-            tenth of the time, and is for a copy that is called once or twice: a forward changes buffers, if anything.
-
-    Raises:
-        TracingError: something cannot be copied; the message names the attribute.
-    """
-    attributes = [value for module in model.modules() for value in vars(module).values()]
-    computed = {
-        id(value): value.detach().clone() for value in attributes if isinstance(value, Tensor) and not value.is_leaf
-    }
-    shared = {id(parameter): parameter for parameter in model.parameters()} if shares_parameters else {}
-    try:
-        return copy.deepcopy(model, {**computed, **shared})
-    except Exception as error:
-        culprit = _uncopiable(model)
-        raise TracingError(
-            "the model cannot be copied (copy.deepcopy fails)" + (f" because of {culprit}" if culprit else ""),
-            got=f"{type(error).__name__}: {error}",
-            expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
-            hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
-        ) from error
-
-
-def _uncopiable(model: nn.Module) -> str | None:
-    """Return a phrase that names the first attribute that cannot be copied by itself."""
-    for path, module in model.named_modules():
-        for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            try:
-                copy.deepcopy(value)
-            except Exception:
-                where = f"{path}.{name}" if path else name
-                return f"its attribute {where!r}, a {type(value).__name__}"
-    return None
-
-
-def carry_over(model: nn.Module, gm: GraphModule) -> None:
-    """Give a graph module what torch.fx leaves out: attributes, class, hooks, modes, non-persistent buffers."""
-    for name, value in vars(model).items():
-        # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
-        if name not in gm._buffers and not name.startswith("_tensor_constant"):
-            vars(gm).setdefault(name, value)
-    if not isinstance(model, GraphModule):  # such a class holds nothing of the user's
-        vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
-    vars(gm)[UNUSED_MODULES] = unused_modules(model, gm)
-    for name in _ROOT_HOOKS:
-        if name in vars(model):
-            setattr(gm, name, vars(model)[name])
-    originals = dict(model.named_modules(remove_duplicate=False))
-    for path, module in gm.named_modules(remove_duplicate=False):
-        original = originals.get(path)
-        if original is None or original is module:
-            continue
-        module.training = original.training
-        for name in module._buffers:
-            if name not in original._buffers:  # a plain tensor attribute, which GraphModule makes a buffer
-                module._non_persistent_buffers_set.add(name)

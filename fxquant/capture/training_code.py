@@ -13,8 +13,8 @@ from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from fxquant.capture.copies import copy_of
 from fxquant.capture.trace_guards import user_line
-from fxquant.capture.tracing import copy_of
 from fxquant.errors import listing, warn
 from fxquant.graph.query import module_of
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.capture.tracing import copy_of
+from fxquant.capture.copies import copy_of
 from fxquant.compat.backend_patterns import allowed_by
 from fxquant.compat.configuration import mapping_of
 from fxquant.compat.observed_graph import insert_observers, rename_fake_quants

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
 from fxquant.backends.base import Backend
-from fxquant.capture.tracing import check_unscripted, copy_of
+from fxquant.capture.copies import check_unscripted, copy_of
 from fxquant.errors import InputError, LoweringError, UnknownNameError, listing, warn
 from fxquant.graph.module import get_metadata
 from fxquant.kernels.library import SETTINGS, native_status

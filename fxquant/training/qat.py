@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from fxquant.capture.tracing import copy_of
+from fxquant.capture.copies import copy_of
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.module import set_metadata
 from fxquant.passes.pipelines import TO_TRAINING

@@ -7,16 +7,18 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from fxquant.capture.copies import carry_over, copy_of
 from fxquant.capture.exported.program import import_program
 from fxquant.capture.exported.sizes import copies_of, fixed_sizes, gives_the_same, open_sizes, without_ones
 from fxquant.capture.exported.state import check_state, check_stored
 from fxquant.capture.hooks import hooks_that_compute
-from fxquant.capture.tracing import carry_over, copy_of
+from fxquant.capture.same_results import check_results
 from fxquant.errors import FxQuantError, TracingError
 from fxquant.graph.module import NamedGraphModule, set_metadata
 
@@ -86,6 +88,18 @@ def export_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
             del hooks[key]
     carry_over(own, gm)
     return gm
+
+
+def check_program(model: nn.Module, gm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse the graph of a program whose results on the example are not those of the model.
+
+    Raises:
+        TracingError: the results differ.
+    """
+    copied_args, copied_kwargs = copies_of((args, dict(kwargs)))
+    with torch.no_grad(), torch.random.fork_rng(devices=()):
+        result = copy_of(gm, shares_parameters=True)(*copied_args, **copied_kwargs)
+    check_results(partial(copy_of, model, shares_parameters=True), (args, kwargs), result, "torch.export")
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from fxquant.capture.copies import copy_of
 from fxquant.capture.trace_guards import require_exported
-from fxquant.capture.tracing import copy_of
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.attributes import Attributes, Change
-from fxquant.capture.tracing import copy_of
+from fxquant.capture.copies import copy_of
 from fxquant.errors import TracingError, listing
 
 _COPY = torch.ops.aten.copy_.default
