@@ -371,9 +371,9 @@ def _unpacked(code: CodeType, last: int) -> int:
 def keeping_result(function: Callable[..., Any], tracer: Any) -> Callable[..., Any]:
     """Let a function that is traced leave its result on the example in ``tracer.result``."""
 
-    def kept(*args: Any) -> Any:
+    def traced(*args: Any) -> Any:
         result = function(*args)
         tracer.result = on_example(result)
         return result
 
-    return kept
+    return traced
