@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -371,6 +372,7 @@ def _unpacked(code: CodeType, last: int) -> int:
 def keeping_result(function: Callable[..., Any], tracer: Any) -> Callable[..., Any]:
     """Let a function that is traced leave its result on the example in ``tracer.result``."""
 
+    @functools.wraps(function)  # torch.fx reads the annotations
     def traced(*args: Any) -> Any:
         result = function(*args)
         tracer.result = on_example(result)

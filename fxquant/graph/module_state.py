@@ -128,6 +128,21 @@ WRAPPERS = ("module.", "_orig_mod.")
 UNWRAP = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
 
 
+def check_is_state(given: object) -> None:
+    """Refuse what is no state dict.
+
+    Raises:
+        StateError: it is something else, such as a path.
+    """
+    if not isinstance(given, Mapping):
+        raise StateError(
+            "this is no state dict",
+            got=describe_value(given),
+            expected="a dict of tensors, as state_dict() gives it",
+            hint="torch.load(path) reads one that torch.save wrote" if isinstance(given, (str, os.PathLike)) else "",
+        )
+
+
 def check_names(
     model: nn.Module, given: Mapping[str, Any], *, strict: bool, joins: Mapping[str, str] | None = None
 ) -> None:
@@ -142,13 +157,7 @@ def check_names(
     Raises:
         StateError: it names the first unit that differs, what it is in the state dict, and what in the model.
     """
-    if not isinstance(given, Mapping):
-        raise StateError(
-            "this is no state dict",
-            got=describe_value(given),
-            expected="a dict of tensors, as state_dict() gives it",
-            hint="torch.load(path) reads one that torch.save wrote" if isinstance(given, (str, os.PathLike)) else "",
-        )
+    check_is_state(given)
     own = model.state_dict()
     if not strict or own.keys() == given.keys() or _may_load(model, given):
         return

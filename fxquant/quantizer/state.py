@@ -15,7 +15,7 @@ from fxquant.errors import StateError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
-from fxquant.graph.module_state import check_names, unchanged_on_error
+from fxquant.graph.module_state import check_is_state, check_names, unchanged_on_error
 from fxquant.graph.state_format import check_metadata, state_metadata
 from fxquant.patterns.registry import by_name, from_names
 from fxquant.plan.quant_plan import QuantPlan
@@ -89,8 +89,10 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     """Load all of a state, or nothing.
 
     Raises:
+        StateError: it is no state dict.
         RuntimeError: keys, schemes or shapes differ.
     """
+    check_is_state(state_dict)
     beside = measured(prepared)
     statistics = free_name(prepared.graph_module, STATISTICS)
     learned = free_name(prepared.graph_module, LEARNED)
