@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from site_pages import filled  # noqa: E402
 
 from fxquant.commandline import VERSION  # noqa: E402
+
+logging.getLogger("fxquant").setLevel(logging.WARNING)  # Sphinx listens to all, and would print each pass
 
 project = "fxquant"
 author = "fxquant developers"

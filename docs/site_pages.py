@@ -1,7 +1,8 @@
 """What is put into pages when the site is built: documents of the folder above, and the reference of public names.
 
 A page with the line ``<!-- file: ../README.md -->`` is that document. ``<!-- names of: plan observers -->`` becomes the
-documentation of the public names that are defined in these packages.
+documentation of the public names that are defined in these packages. The drawings of passes are those of
+``pass_diagrams.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import re
 from pathlib import Path
 from types import ModuleType
+
+import pass_diagrams
 
 import fxquant
 
@@ -105,4 +108,5 @@ def filled(text: str, page: Path) -> str:
         source = (page.parent / mark[1]).resolve()
         return linked(source.read_text(encoding="utf-8"), page, source)
 
-    return MARK.sub(names, FILE.sub(file, linked(text, page, page)))
+    text = MARK.sub(names, FILE.sub(file, linked(text, page, page)))
+    return text.replace(pass_diagrams.MARK, pass_diagrams.drawings()) if pass_diagrams.MARK in text else text

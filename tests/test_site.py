@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,13 @@ PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path for path in DOC
 
 
 @pytest.fixture(scope="module")
-def site_pages() -> ModuleType:
+def site_pages() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)  # as conf.py does
+        yield load_site_pages()
+
+
+def load_site_pages() -> ModuleType:
     spec = spec_from_file_location("site_pages", DOCS / "site_pages.py")
     assert spec is not None
     assert spec.loader is not None
@@ -71,3 +78,48 @@ def test_a_page_is_filled(site_pages: ModuleType) -> None:
 )
 def test_links_fit_the_page(site_pages: ModuleType, source: str, link: str, shown: str) -> None:
     assert site_pages.linked(link, DOCS / "index.md", DOCS.parent / source) == shown
+
+
+def test_drawings_of_passes(site_pages: ModuleType) -> None:
+    """Each pass that changes the graph of the block, before and after, in nodes that do not cover each other."""
+    diagrams = site_pages.pass_diagrams
+    snapshots = diagrams.snapshots()
+    names = [each.name for each in snapshots]
+    assert names == ["normalize", "drop_idle", "fold_conv_bn", "lower_units", "insert_training_fake_quant"]
+    for each in snapshots:
+        for text in (each.before, each.after):
+            nodes = diagrams.read(text)
+            assert len(nodes) == len(text.splitlines())
+            at = diagrams.places(nodes)
+            assert len({(place.x, place.y) for place in at.values()}) == len(nodes)
+            assert all(at[name].layer < at[node.name].layer for node in nodes for name in node.inputs)
+    folded = snapshots[2]
+    svg = diagrams.drawing(folded)
+    nodes = len(folded.before.splitlines()), len(folded.after.splitlines())
+    assert f"{nodes[0]} nodes become {nodes[1]}" in svg
+    added, removed = folded.counts
+    assert (
+        (svg.count('class="node'), svg.count(' gone"'), svg.count(' new"'))
+        == (sum(nodes), removed, added)
+        == (20, 4, 2)
+    )
+    assert svg.count('class="edge"') == sum(
+        len(node.inputs) for text in (folded.before, folded.after) for node in diagrams.read(text)
+    )
+    lowered = diagrams.read(snapshots[3].after)
+    kinds = {node.name: node.kind for node in lowered}
+    assert (kinds["x"], kinds["x_quantize"], kinds["relu_1"]) == ("float", "integer", "integer")
+    assert next(node.inputs for node in lowered if node.name == "relu_1") == ("relu", "x_quantize")
+
+
+def test_a_line_that_is_no_node_is_named(site_pages: ModuleType) -> None:
+    with pytest.raises(ValueError, match="this line is no node: 'a b'"):
+        site_pages.pass_diagrams.read("a b")
+
+
+def test_the_page_of_passes_has_the_drawings(site_pages: ModuleType) -> None:
+    page = DOCS / "passes.md"
+    text = site_pages.filled(page.read_text(encoding="utf-8"), page)
+    assert "### lower_units\n\n" in text
+    assert text.count('<svg class="pass"') == 5
+    assert site_pages.pass_diagrams.MARK not in text
