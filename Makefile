@@ -45,7 +45,7 @@ docs: $(READY) ## the documentation as a site, in out/docs; warnings are errors
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/docs docs out/docs
 	@echo "out/docs/index.html"
 
-wheel: $(READY) ## wheels for glibc 2.28 into dist/: x86-64, and aarch64 where there is a cross compiler; the README runs on it
+wheel: $(READY) ## wheels for glibc 2.28 into dist/: x86-64, where the README runs, and aarch64 by a cross compiler, whose loops qemu runs
 	@$(PIP) --no-build-isolation --editable '.[release]'
 	@$(BIN)/python scripts/wheels.py --try
 

@@ -77,8 +77,18 @@ X86_FLAGS: dict[str, tuple[str, ...]] = {
 X86_FLAGS["avx512_vnni"] = (*X86_FLAGS["avx512"], "-mavx512vnni")
 X86_FLAGS["amx"] = (*X86_FLAGS["avx512_vnni"], "-mamx-tile", "-mamx-int8")
 """One compilation of the loops for each, but as ``is_compiled_for`` says."""
+ARM_FLAGS: dict[str, tuple[str, ...]] = {
+    "portable": (),
+    "neon_dotprod": ("-march=armv8.2-a+dotprod",),
+    "neon_i8mm": ("-march=armv8.2-a+dotprod+i8mm",),
+}
+"""The same for 64-bit ARM. A compiler that does not know the last has none but the first."""
 TILE_LOOPS = ("portable", "avx512_vnni", "amx")
 """The sets that loops on tiles are compiled for; tiles are emulated but for the last."""
+USES_SUDOT = """\
+#include <arm_neon.h>
+int32x4_t use(int32x4_t a, int8x16_t b, uint8x8_t c) { return vsudotq_lane_s32(a, b, c, 0); }
+"""
 USES_TILES = "#include <immintrin.h>\nvoid use() { _tile_zero(0); _tile_dpbssd(0, 1, 2); _tile_release(); }\n"
 NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
@@ -117,6 +127,10 @@ def sources_module() -> ModuleType:
 
 def is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def is_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
 
 
 def find_cxx() -> str | None:
@@ -159,9 +173,12 @@ def cpu_steps(cxx: str, torch: Path) -> list[Step]:
     knows_amx = is_x86() and compiles(cxx, X86_FLAGS["amx"], USES_TILES)
     if knows_amx:
         machine = (*machine, "-DFXQ_AMX=1")
+    if is_arm() and compiles(cxx, ARM_FLAGS["neon_i8mm"], USES_SUDOT):
+        machine = ("-DFXQ_ARM=1",)
+    sets = X86_FLAGS if is_x86() else ARM_FLAGS if "-DFXQ_ARM=1" in machine else {"portable": ()}
     binding = (cxx, *CXX_FLAGS, *machine, TORCH_TARGET, *OUR_HEADERS, *include_flags(torch))
     steps = [Step(path, f"cpu-{path.stem}", binding) for path in sources("cpu/*.cpp")]
-    for isa, flags in (X86_FLAGS if is_x86() else {"portable": ()}).items():
+    for isa, flags in sets.items():
         loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}", *OUR_HEADERS)
         paths = [path for path in sources("cpu/loops/*.cpp") if is_compiled_for(isa, path)]
         if isa != "amx" or knows_amx:
@@ -173,13 +190,16 @@ def is_compiled_for(isa: str, path: Path) -> bool:
     """Say whether a set has a version of a loop of its own.
 
     Loops on tiles, which ask __AMX_INT8__, have one for each of ``TILE_LOOPS``. Of the others ``amx`` has none, and
-    ``avx512_vnni`` only where a source asks __AVX512VNNI__.
+    ``avx512_vnni`` only where a source asks __AVX512VNNI__. The sets of ARM have those whose header declares them
+    WITH_DOT_PRODUCTS.
     """
     texts = [each.read_text() for each in sources_of(path)]
     if any("__AMX_INT8__" in text for text in texts):
         return isa in TILE_LOOPS
     if isa == "avx512_vnni":
-        return any("__AVX512VNNI__" in text for text in texts)
+        return any("defined(__AVX512VNNI__)" in text for text in texts)  # not in a comment alone
+    if isa.startswith("neon"):
+        return "\nFXQ_DECLARE_LOOP_WITH_DOT_PRODUCTS(" in path.with_suffix(".h").read_text()
     return isa != "amx"
 
 

@@ -16,7 +16,11 @@ from fxquant.registry import did_you_mean
 logger = logging.getLogger("fxquant")
 
 Kernels = Literal["auto", "native", "reference"]
-CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm", "amx", "amx_emulated"]
+# fmt: off
+CpuIsa = Literal[
+    "auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm", "amx", "amx_emulated", "neon_dotprod", "neon_i8mm"
+]
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,12 @@ from setuptools import setup
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from scripts.environments import Environment, run_tests, tests_alone  # noqa: E402
+from scripts.plain_loops import compared, missing  # noqa: E402
 
 LIMIT = 1200.0
 """Seconds for the README on a busy machine."""
+CASES = 100
+"""Random calls of each loop under an emulator."""
 GLIBC = (2, 28)
 
 
@@ -138,6 +141,7 @@ def build_library(processor: Processor, cxx: str, target: Path) -> None:
     """Compile what is not compiled yet, and link it, as the builder of ``setup.py`` does for this machine."""
     setup_py = builder()
     setup_py.is_x86 = lambda: processor.name == "x86_64"
+    setup_py.is_arm = lambda: processor.name == "aarch64"
     if processor.name != platform.machine():  # warnings that no build on a developer's machine shows stop no release
         setup_py.CXX_FLAGS = tuple(flag for flag in setup_py.CXX_FLAGS if flag != "-Werror")
     steps = setup_py.cpu_steps(cxx, setup_py.torch_folder())
@@ -225,12 +229,31 @@ def tries_readme(wheel: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+def tries_loops(wheel: Path) -> bool:
+    """Run the loops of a wheel for ARM, compiled as they are in it, in a plain program under an emulator.
+
+    Returns:
+        Whether they agree with those of this machine. Without an emulator nothing is run, which is printed.
+    """
+    if missing():
+        print(f"{wheel.name}: its loops were not run: {missing()}")
+        return True
+    said, wrong = compared(CASES)
+    print("\n".join([f"{wheel.name}, its loops as a plain program:", *said, *wrong[:20]]))
+    return not wrong
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     names = [processor.name for processor in PROCESSORS]
     parser.add_argument("--only", choices=names, action="append", help="a processor; once for each (all)")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where wheels go (dist)")
-    parser.add_argument("--try", dest="tries", action="store_true", help="run the README on the one for this machine")
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        action="store_true",
+        help="run the README on the one for this machine, and the loops of the one for ARM under an emulator",
+    )
     options = parser.parse_args(argv)
     os.chdir(ROOT)  # setuptools reads pyproject.toml there
     failed, built = 0, 0
@@ -254,6 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{found.text}\nfxquant: this wheel does not run everywhere that its tag says")
         elif options.tries and processor.name == platform.machine():
             print(f"{wheel.name}, installed by itself, runs the README: {tries_readme(wheel)}")
+        elif options.tries and processor.name == "aarch64":
+            failed += not tries_loops(wheel)
     return 1 if failed or not built else 0
 
 

@@ -66,11 +66,11 @@ the environment variable FXQUANT_KERNELS has an unknown value
         ),
         (
             "FXQUANT_CPU_ISA",
-            "neon",
+            "best",
             """\
 the environment variable FXQUANT_CPU_ISA has an unknown value
-  got:      'neon'
-  expected: auto, portable, avx2, avx512, avx512_vnni, brgemm, amx, amx_emulated""",
+  got:      'best'
+  expected: auto, portable, avx2, avx512, avx512_vnni, brgemm, amx, amx_emulated, neon_dotprod, neon_i8mm""",
         ),
         (
             "FXQUANT_DEBUG",

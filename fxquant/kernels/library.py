@@ -36,7 +36,7 @@ LIBRARY = torch.library.Library("fxquant", "DEF")
 SETTINGS = read_settings()
 warn_of_unknown()
 CPU_ISAS: tuple[str, ...] = get_args(CpuIsa)[1:]
-"""Instruction sets from the lowest to the highest; the position is the number that csrc/cpu/isa.h gives it."""
+"""Instruction sets; the position is the number that csrc/cpu/isa.h gives it. The last are those of dot_products.h."""
 
 _FOLDER = Path(__file__).parent
 PACKAGE = _FOLDER.parent

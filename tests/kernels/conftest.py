@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fxquant.kernels.library import available_isas, native_status, use_isa
 
-OF_PRODUCTS = ("avx512_vnni", "brgemm", "amx", "amx_emulated")
+OF_PRODUCTS = ("avx512_vnni", "brgemm", "amx", "amx_emulated", "neon_dotprod", "neon_i8mm")
 """Instruction sets that run the loops of a lower one, but for operators that multiply bytes."""
 
 

@@ -50,13 +50,13 @@ Tensor conv_cpu(const CheckedConv& c) {
     args.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   const ConvShape& s = c.shape;
-  // FXQ_LOOP_WITH_VNNI (cpu/isa.h) picks the version of a loop for the instruction set that is active when it runs. These
-  // loops have a version of their own for VNNI, but for conv_tiles_loop, which FXQ_TILE_LOOP picks.
+  // FXQ_LOOP_WITH_DOT_PRODUCTS (cpu/dot_products.h) picks the version of a loop for the instruction set that is active when it runs.
+  // These loops have a version of their own for VNNI, but for conv_tiles_loop, which FXQ_TILE_LOOP picks.
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);
     launch(depthwise, depthwise.tasks(), depthwise.grain(),
            [](const DepthwiseArgs& a, int64_t begin, int64_t end, void* scratch) {
-             FXQ_LOOP_WITH_VNNI(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+             FXQ_LOOP_WITH_DOT_PRODUCTS(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
            },
            depthwise.scratch());
     return c.y;
@@ -83,7 +83,7 @@ Tensor conv_cpu(const CheckedConv& c) {
   const Conv2dArgs conv2d(args);
   launch(conv2d, conv2d.tasks(), conv2d.grain(),
          [](const Conv2dArgs& a, int64_t begin, int64_t end, void* scratch) {
-           FXQ_LOOP_WITH_VNNI(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+           FXQ_LOOP_WITH_DOT_PRODUCTS(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
          },
          conv2d.scratch());
   return c.y;

@@ -23,6 +23,10 @@ inline void interleave(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
   _mm_storeu_si128(k_groups + 1, _mm_unpackhi_epi16(low01, low23));
   _mm_storeu_si128(k_groups + 2, _mm_unpacklo_epi16(high01, high23));
   _mm_storeu_si128(k_groups + 3, _mm_unpackhi_epi16(high01, high23));
+#elif defined(__ARM_FEATURE_DOTPROD)
+  const uint8x16_t flips = vdupq_n_u8(flip);
+  const auto row = [&](int k) { return veorq_u8(vld1q_u8(from[k]), flips); };
+  vst4q_u8(to, uint8x16x4_t{{row(0), row(1), row(2), row(3)}});
 #else
   for (int c = 0; c < 16; ++c) {
     for (int k = 0; k < 4; ++k) to[4 * c + k] = from[k][c] ^ flip;

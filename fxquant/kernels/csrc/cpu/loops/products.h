@@ -1,14 +1,19 @@
 // Products of bytes for one panel (16 output channels): accumulator += four bytes of the LHS * four bytes of the RHS. Exact
 // on every instruction set: where a CPU has no instruction for it, bytes are widened to 16 bits. No torch.
 //
-//   Pixel         four unsigned bytes of the LHS, broadcast to all 16 channels
+//   Pixel         four unsigned bytes of the LHS, broadcast to all 16 channels; less kPixelShift each (pixel_shift.h)
 //   Weights       four signed bytes of the RHS for each of 16 channels
 //   Accumulators  one int32 for each of 16 channels, maybe as several partial sums, which horizontal_sum() adds
 #pragma once
 #include <cstdint>
 #include <cstring>
 
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
 #include "cpu/loops/intrinsics.h"
+#include "cpu/loops/pixel_shift.h"
 #include "math/modulo.h"
 
 namespace fxquant {
@@ -138,6 +143,45 @@ inline void horizontal_sum(const Accumulators& of, int32_t* acc) {
   }
 }
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int kRows = 4;  // with six, compilers load all pixels first, and accumulators leave the 32 registers
+constexpr int kMostPanels = 1;
+
+struct Accumulators {
+  int32x4_t of[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
+};
+using Pixel = uint8x8_t;
+struct Weights {
+  int8x16_t of[4];
+};
+
+inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
+  int32_t all[16] = {};
+  std::memcpy(all, at, (count < 16 ? count : 16) * sizeof(int32_t));
+  return {{vld1q_s32(all), vld1q_s32(all + 4), vld1q_s32(all + 8), vld1q_s32(all + 12)}};
+}
+
+template <bool kSigned>
+inline Pixel load_pixel(const uint8_t* x) {
+  const uint32_t flips = kPixelFlip<kSigned> != 0 ? kSigns : 0;
+  return vreinterpret_u8_u32(vdup_n_u32(static_cast<uint32_t>(four_bytes(x)) ^ flips));
+}
+inline Weights load_weights(const int8_t* w) {
+  return {{vld1q_s8(w), vld1q_s8(w + 16), vld1q_s8(w + 32), vld1q_s8(w + 48)}};
+}
+inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
+  for (int i = 0; i < 4; ++i) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    to.of[i] = vsudotq_lane_s32(to.of[i], w.of[i], x, 0);
+#else
+    to.of[i] = vdotq_lane_s32(to.of[i], w.of[i], vreinterpret_s8_u8(x), 0);
+#endif
+  }
+}
+inline void horizontal_sum(const Accumulators& of, int32_t* acc) {
+  for (int i = 0; i < 4; ++i) vst1q_s32(acc + 4 * i, of.of[i]);
+}
+
 #else
 constexpr int kRows = 1;
 constexpr int kMostPanels = 1;
@@ -207,6 +251,23 @@ inline Pixel load_pixel_tail(const uint8_t* x, int64_t count) {
   const uint8_t k_group[4] = {x[0], count > 1 ? x[1] : uint8_t{0}, count > 2 ? x[2] : uint8_t{0},
                            count > 3 ? x[3] : uint8_t{0}};
   return load_pixel<kSigned>(k_group);
+}
+
+// Returns a pixel of bytes 1, so that products are the weights.
+inline Pixel pixel_of_ones() {
+  const uint8_t ones[4] = {1, 1, 1, 1};
+  return load_pixel<kPixelShift != 0>(ones);  // as it is
+}
+
+// Computes sums[c] + (factor + kPixelShift) * sum of the weights of channel c, modulo 2^32, of one panel. Its successive K groups
+// lie `k_group_bytes` apart.
+inline void add_weight_sums(const int8_t* w, int64_t k_groups, int64_t k_group_bytes, int32_t factor, int32_t* sums) {
+  const Pixel one = pixel_of_ones();
+  Accumulators acc;
+  for (int64_t k = 0; k < k_groups; ++k) add_products(acc, one, load_weights(w + k * k_group_bytes));
+  int32_t each[16];
+  store_accumulators(acc, each);
+  for (int c = 0; c < 16; ++c) sums[c] = add_modulo(sums[c], multiply_modulo(each[c], add_modulo(factor, kPixelShift)));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
                         column_sums.mutable_data_ptr<int32_t>()};
   launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
-         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_VNNI(pack_panels_loop)(p, begin, end); });
+         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_DOT_PRODUCTS(pack_panels_loop)(p, begin, end); });
 
   // Multiply on tiles or by the framework's kernels, which pack a themselves.
   MatmulArgs args{m.rows,
@@ -128,7 +128,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
   // Multiply by our own kernels.
   const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
   launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
-         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_VNNI(matmul_loop)(x, begin, end); });
+         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_DOT_PRODUCTS(matmul_loop)(x, begin, end); });
   return m.y;
 }
 

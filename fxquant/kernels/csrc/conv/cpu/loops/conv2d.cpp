@@ -8,13 +8,13 @@
 // RHS: the packed weight, as conv_shape.h draws it. Each tile of R pixels reads the weights of its V panels once: from begin to
 // end where V are all panels of the N block, else the K groups of the other panels are skipped.
 //
-// R x V is 6 x 4 with AVX-512 VNNI, 6 x 2 with AVX-512, 2 x 1 with AVX2, and 1 x 1 without (kRows and kMostPanels in
-// cpu/loops/products.h). With fewer panels R is up to twice that, and smaller for the last pixels of a strip.
+// R x V is 6 x 4 with AVX-512 VNNI, 6 x 2 with AVX-512, 2 x 1 with AVX2, 4 x 1 with the dot products of ARM, and 1 x 1 without
+// (kRows and kMostPanels in cpu/loops/products.h). With fewer panels R is up to twice that, and smaller for the last pixels of a strip.
 //
 //   for strip, N block in tasks:                # in parallel
 //       find the pointers of the strip's pixels
 //       for R pixels, V panels of the N block:  # tile(): R * V accumulators stay in registers
-//           accumulators = zero point correction
+//           accumulators = zero point correction  # and kPixelShift * sum of the weights (cpu/loops/pixel_shift.h)
 //           for K block:
 //               for K group:
 //                   load V registers of weights
@@ -51,6 +51,7 @@ struct NBlock {
   const int8_t* weight = nullptr;
   int64_t channel = 0;
   int64_t channels_left = 0;  // of the group bundle, from `channel` on
+  const int32_t* initial_sums = nullptr;  // of the channels from `channel` on
 
   // Computes a tile: R pixels of the result, from number `pixel` on, times V panels. The pointers to the input of those
   // pixels lie as [K blocks][kStripPixels].
@@ -58,9 +59,9 @@ struct NBlock {
   void tile(const uint8_t* const* pointers, int64_t pixel) const {
     const int8_t* w = weight;
     const int64_t k_group_bytes = block_panels * kPanelGroupBytes;  // from the weights of a K group to those of the next
-    // Start at the correction for the zero point of x.
+    // Start at the correction for the zero point of x, and for kPixelShift.
     Accumulators initial[V];
-    load_initial<V>(initial, a.zero_point_correction + channel, channels_left);
+    load_initial<V>(initial, initial_sums, channels_left);
     Accumulators acc[R][V];
     init_rows<R, V>(acc, initial);
     // Add the products of each K block: for each K group, acc[r][v] += x[r] * weights[v].
@@ -92,10 +93,24 @@ struct NBlock {
     }
   }
 
+  // Returns the initial accumulators of V panels, which it computes in `sums`.
+  template <int V>
+  const int32_t* shift_initial(int32_t* sums) const {
+    for (int v = 0; v < V; ++v) {
+      for (int64_t c = v * kPanel; c < (v + 1) * kPanel; ++c) sums[c] = c < channels_left ? initial_sums[c] : 0;
+      add_weight_sums(weight + v * kPanelGroupBytes, k_blocks * a.shape.k_groups(), block_panels * kPanelGroupBytes, 0,
+                      sums + v * kPanel);
+    }
+    return sums;
+  }
+
   // Covers so many panels by tiles of V panels, then of fewer.
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
     for (; panels >= V; panels -= V) {
+      initial_sums = a.zero_point_correction + channel;
+      int32_t shifted[V * kPanel];
+      if constexpr (kPixelShift != 0) initial_sums = shift_initial<V>(shifted);
       tiles<rows_of_tile(V), V, kSigned>(strip, 0);  // as many rows as fit the registers (cpu/loops/tile.h)
       weight += V * kPanelGroupBytes;
       channel += V * kPanel;

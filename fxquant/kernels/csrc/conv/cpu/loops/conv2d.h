@@ -1,5 +1,6 @@
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
+#include "cpu/dot_products.h"
 
 namespace fxquant {
 
@@ -50,4 +51,4 @@ struct Conv2dArgs : ConvArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end.
-FXQ_DECLARE_LOOP_WITH_VNNI(conv_loop, (const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_DOT_PRODUCTS(conv_loop, (const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

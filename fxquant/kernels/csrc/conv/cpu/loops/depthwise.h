@@ -1,5 +1,6 @@
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
+#include "cpu/dot_products.h"
 
 namespace fxquant {
 
@@ -68,4 +69,4 @@ struct DepthwiseArgs : ConvArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end.
-FXQ_DECLARE_LOOP_WITH_VNNI(depthwise_loop, (const DepthwiseArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_DOT_PRODUCTS(depthwise_loop, (const DepthwiseArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

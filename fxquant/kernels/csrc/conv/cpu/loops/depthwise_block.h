@@ -6,6 +6,7 @@
 #include "conv/cpu/loops/clamp_at.h"
 #include "conv/cpu/loops/depthwise.h"
 #include "conv/cpu/loops/depthwise_registers.h"
+#include "math/modulo.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -205,11 +206,28 @@ struct Block {
     }
   }
 
+  // Adds kPixelShift times the sum of the weights of each channel (cpu/loops/pixel_shift.h).
+  template <int V>
+  void add_pixel_shift(int32_t* corrections) const {
+    for (int64_t v = 0; v < V && panel + v < panels_; ++v) {
+      const int8_t* const w = a.weight + (panel + v) * panel_bytes_;
+      int32_t sums[kPanel] = {};
+      for (int64_t i = 0; i < panel_bytes_; i += kPanelGroupBytes) {
+        for (int64_t c = 0; c < kPanelGroupBytes; ++c) sums[c / kKGroup] += w[i + c];
+      }
+      for (int64_t c = 0; c < kPanel; ++c) {
+        int32_t& to = corrections[v * kPanel + c];
+        to = add_modulo(to, kPixelShift * sums[c]);
+      }
+    }
+  }
+
   template <int V, bool kSigned>
   void prepare_constants() {
     int32_t corrections[V * kPanel] = {};
     float scales[V * kPanel] = {}, biases[V * kPanel] = {};
     std::memcpy(corrections, a.zero_point_correction + channel, left * sizeof(int32_t));
+    if constexpr (kPixelShift != 0) add_pixel_shift<V>(corrections);
     std::memcpy(scales, a.scale + channel, left * sizeof(float));
     std::memcpy(biases, a.bias + channel, left * sizeof(float));
     clamp = clamp_of_bytes(a, channel, left);
@@ -223,7 +241,7 @@ struct Block {
     }
     std::memset(padding, 0, kRegister);
     for (int64_t i = 0; i < kLanes / V; ++i) std::memcpy(padding + i * V * kPanel, a.padding_values + channel, left);
-    const ByteLanes bytes = flip_bytes(load_bytes(padding), kSigned ? 0x80 : 0);
+    const ByteLanes bytes = flip_bytes(load_bytes(padding), kPixelFlip<kSigned>);
     const ByteLanes same[kKGroup] = {bytes, bytes, bytes, bytes};
     store_column(same, padding_column, kRegister);
   }

@@ -26,7 +26,7 @@ void pack_edge(const Block& b, const uint8_t* const* rows, int64_t w, uint8_t* t
         lanes[i] = copied[k][i];
       }
     }
-    bytes[k] = flip_bytes(gather_lanes(lanes, 0), kSigned ? 0x80 : 0);
+    bytes[k] = flip_bytes(gather_lanes(lanes, 0), kPixelFlip<kSigned>);
   }
   store_column(bytes, to, plane);
 }
@@ -53,7 +53,7 @@ void pack_inside(const Block& b, const uint8_t* const* rows, int64_t w, int64_t 
     ByteLanes bytes[kKGroup];
     FXQ_UNROLL
     for (int64_t k = 0; k < kKGroup; ++k) {
-      bytes[k] = flip_bytes(load_lanes<kTogether>(from[k], distance[k]), kSigned ? 0x80 : 0);
+      bytes[k] = flip_bytes(load_lanes<kTogether>(from[k], distance[k]), kPixelFlip<kSigned>);
       from[k] += step[k];
     }
     store_column(bytes, to, plane);

@@ -16,9 +16,11 @@
 
 #include "conv/conv_shape.h"
 #include "conv/cpu/loops/depthwise_sizes.h"
+#include "conv/cpu/loops/depthwise_registers_neon.h"
 #include "conv/cpu/loops/depthwise_registers_portable.h"
 #include "cpu/loops/intrinsics.h"
 #include "cpu/loops/loop_pragmas.h"
+#include "cpu/loops/pixel_shift.h"
 #include "math/requantize.h"
 
 namespace fxquant {

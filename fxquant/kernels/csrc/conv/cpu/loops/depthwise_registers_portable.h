@@ -1,6 +1,6 @@
-// The registers of depthwise_registers.h where a CPU has no AVX2: one lane, as arrays. No torch.
+// The registers of depthwise_registers.h where a CPU has neither AVX2 nor the dot products of ARM: one lane, as arrays. No torch.
 #pragma once
-#if !defined(__AVX2__)
+#if !defined(__AVX2__) && !defined(__ARM_FEATURE_DOTPROD)
 #include <cstdint>
 #include <cstring>
 

@@ -19,7 +19,7 @@ FXQ_INLINE void init_tile(SumLanes (*sums)[kQuarters], const int32_t* initial) {
   }
 }
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 // Adds the products of one register of weights for each register of columns.
 template <int R, int k, int r = 0>
 FXQ_INLINE void add_columns(SumLanes (*sums)[kQuarters], const uint8_t* x, ByteLanes weights) {

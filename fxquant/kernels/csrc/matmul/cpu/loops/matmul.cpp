@@ -58,6 +58,18 @@ void transpose(const uint8_t* from, int64_t outer_stride, uint8_t flip, int64_t 
   store(2, _mm_unpacklo_epi64(high01, high23));
   store(3, _mm_unpackhi_epi64(high01, high23));
 }
+#elif defined(__ARM_FEATURE_DOTPROD)
+void transpose(const uint8_t* from, int64_t outer_stride, uint8_t flip, int64_t row, uint8_t* to) {
+  const uint8x16_t flips = vdupq_n_u8(flip);
+  const auto column = [&](int c) { return vreinterpretq_u32_u8(veorq_u8(vld1q_u8(from + c * outer_stride), flips)); };
+  const uint32x4x2_t first = vzipq_u32(column(0), column(1)), second = vzipq_u32(column(2), column(3));
+  FXQ_UNROLL
+  for (int q = 0; q < 4; ++q) {
+    const uint32x2_t left = q % 2 ? vget_high_u32(first.val[q / 2]) : vget_low_u32(first.val[q / 2]);
+    const uint32x2_t right = q % 2 ? vget_high_u32(second.val[q / 2]) : vget_low_u32(second.val[q / 2]);
+    vst1q_u8(to + q * row, vreinterpretq_u8_u32(vcombine_u32(left, right)));
+  }
+}
 #else
 void transpose(const uint8_t* from, int64_t outer_stride, uint8_t flip, int64_t row, uint8_t* to) {
   for (int64_t q = 0; q < 4; ++q) {
@@ -110,19 +122,10 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t r
 
 // Computes the initial accumulators of a panel from the sums of its columns.
 void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* columns) {
-  const uint8_t ones[kKGroup] = {1, 1, 1, 1};
-  const Pixel one = load_pixel<false>(ones);
-  Accumulators acc;
-  for (int64_t q = 0; q < a.k_groups(); ++q) {
-    add_products(acc, one, load_weights(reinterpret_cast<const int8_t*>(panel) + q * row));
-  }
-  int32_t each[kPanel];
-  store_accumulators(acc, each);
   // Computed modulo 2^32: the parts may overflow, the sum of all of them does not.
-  for (int64_t c = 0; c < kPanel; ++c) {
-    columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.constant_term) +
-                                      static_cast<uint32_t>(each[c]) * static_cast<uint32_t>(a.factor));
-  }
+  for (int64_t c = 0; c < kPanel; ++c) columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.constant_term));
+  const int32_t factor = static_cast<int32_t>(static_cast<uint32_t>(a.factor));
+  add_weight_sums(reinterpret_cast<const int8_t*>(panel), a.k_groups(), row, factor, columns);
 }
 
 // The operands of a tile, and where its result goes.

@@ -1,6 +1,6 @@
 #pragma once
 #include "conv/conv_shape.h"
-#include "cpu/isa.h"
+#include "cpu/dot_products.h"
 #include "math/requantize.h"
 #include "matmul/batches.h"
 
@@ -77,6 +77,6 @@ struct MatmulArgs {
 // Packs the rows begin <= i < end of all matrices of a.
 FXQ_DECLARE_LOOP(pack_rows_loop, (const PackArgs& args, int64_t begin, int64_t end))
 // Packs the panels begin <= i < end of all matrices of b.
-FXQ_DECLARE_LOOP_WITH_VNNI(pack_panels_loop, (const PackArgs& args, int64_t begin, int64_t end))
+FXQ_DECLARE_LOOP_WITH_DOT_PRODUCTS(pack_panels_loop, (const PackArgs& args, int64_t begin, int64_t end))
 // Runs the tasks begin <= i < end: column_blocks() for each of the row_blocks() of each matrix of the result.
-FXQ_DECLARE_LOOP_WITH_VNNI(matmul_loop, (const MatmulArgs& args, int64_t begin, int64_t end))
+FXQ_DECLARE_LOOP_WITH_DOT_PRODUCTS(matmul_loop, (const MatmulArgs& args, int64_t begin, int64_t end))
