@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fxquant.capture.proxies import TensorProxy, on_example
 from fxquant.errors import TracingError
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.query import has_hooks
@@ -68,8 +69,10 @@ def _results(model: nn.Module, bound: tuple[Any, Mapping[str, Any]]) -> list[Ten
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a result, in the order of its containers."""
-    if isinstance(value, Tensor):
+    """Yield the tensors of a result, in the order of its containers; of what stands for one, that of the example."""
+    if isinstance(value, TensorProxy):
+        yield from _tensors(on_example(value))
+    elif isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
