@@ -10,8 +10,7 @@
 // quantized rows are computed as those of floats there.
 #include "norm/cpu/loops/softmax.h"
 
-#include <array>
-#include <limits>
+#include <cmath>
 
 #include "cpu/loops/blocks.h"
 #include "cpu/loops/rows.h"
@@ -70,13 +69,13 @@ class FloatRange {
   }
   // As softmax_factor tells rows apart.
   inline KeyRange keys(float largest) const {
-    if (nan_ != 0 || largest == std::numeric_limits<float>::infinity()) return {INT32_MIN, INT32_MAX};
-    const int32_t key = largest == -std::numeric_limits<float>::infinity() ? kKeyOfMinusInfinity : 0;
+    if (nan_ != 0 || largest == INFINITY) return {INT32_MIN, INT32_MAX};
+    const int32_t key = largest == -INFINITY ? kKeyOfMinusInfinity : 0;
     return {key, key};
   }
 
  private:
-  __m512 largest_ = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 largest_ = _mm512_set1_ps(-INFINITY);
   __mmask16 nan_ = 0;
 };
 
@@ -268,7 +267,7 @@ void long_rows(const SoftmaxArgs& args, int64_t begin, int64_t end, int32_t* ste
   const StoredVectors output(args.y, args.y_qparams);
   const int64_t columns = args.columns, together = rows_together(columns);
   const T* x = static_cast<const T*>(args.x);
-  std::array<Below<T>, kRowsTogether> below;
+  Below<T> below[kRowsTogether];
   float factor[kRowsTogether];
   for (int64_t first = begin; first < end; first += together) {
     const int64_t count = end - first < together ? end - first : together;
