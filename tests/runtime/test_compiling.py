@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import available_isas
-from fxquant.runtime import engine_of
+from fxquant.runtime import engine_of, without_engine
 from fxquant.runtime.compiling import compile_graph
 from fxquant.runtime.execution_plan import ProgramStep, ShapesChangedError
 from fxquant.runtime.recording import TRANSLATED, Recording
@@ -175,22 +175,26 @@ def frozen(recording: Recording, x: Tensor, dims: Any) -> Tensor:
     return x.flip(dims)
 
 
-def test_a_result_that_no_step_fills_is_not_recorded(monkeypatch):
+def rows_with(monkeypatch: pytest.MonkeyPatch, planted: Callable[..., Tensor]) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model whose flips are recorded by ``planted`` from its second call on, an input, and what it gives for that."""
     torch.manual_seed(0)
     x = torch.randn(4, 6)
     model = fxq.quantize(Rows().eval(), [x], progress=False)
     wanted = model(x)
-    monkeypatch.setitem(TRANSLATED, torch.ops.aten.flip.default, stale)
+    monkeypatch.setitem(TRANSLATED, torch.ops.aten.flip.default, planted)
+    return model, x, wanted
+
+
+def test_a_result_that_no_step_fills_is_not_recorded(monkeypatch):
+    model, x, wanted = rows_with(monkeypatch, stale)
+    negated = without_engine(model)(-x)
     for _ in range(3):
         assert torch.equal(model(x), wanted)
+        assert torch.equal(model(-x), negated)
 
 
 def test_a_program_that_gives_other_values_is_dropped_with_a_warning(monkeypatch):
-    torch.manual_seed(0)
-    x = torch.randn(4, 6)
-    model = fxq.quantize(Rows().eval(), [x], progress=False)
-    wanted = model(x)
-    monkeypatch.setitem(TRANSLATED, torch.ops.aten.flip.default, frozen)
+    model, x, wanted = rows_with(monkeypatch, frozen)
     with pytest.warns(FxQuantWarning, match=r"a program gave other values(.*\n)+ *at: +x_quantize to last"):
         assert torch.equal(model(x), wanted)
     for _ in range(3):

@@ -17,9 +17,7 @@
 #pragma once
 #include <cstdint>
 
-// Marks methods that loops of several instruction sets call: the linker would merge the versions of all sets into one.
-// Marks also functions on arrays of registers, which must not go through memory.
-#define FXQ_INLINE __attribute__((always_inline)) inline
+#include "cpu/loops/loop_pragmas.h"
 
 namespace fxquant {
 

@@ -1,5 +1,5 @@
-// What compilers are told about the next loop. FXQ_INDEPENDENT: no iteration reads what another one wrote.
-// FXQ_UNROLL: of few iterations, each to be written out, so that arrays indexed by it can lie in registers.
+// What compilers are told about loops and functions. FXQ_INDEPENDENT: no iteration of the next loop reads what another one
+// wrote. FXQ_UNROLL: it has few iterations, each to be written out, so that arrays indexed by it can lie in registers.
 #pragma once
 
 #if defined(__clang__)
@@ -12,3 +12,7 @@
 #define FXQ_INDEPENDENT
 #define FXQ_UNROLL
 #endif
+
+// Marks methods that loops of several instruction sets call: the linker would merge the versions of all sets into one.
+// Marks also functions on arrays of registers, which must not go through memory.
+#define FXQ_INLINE __attribute__((always_inline)) inline
