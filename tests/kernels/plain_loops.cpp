@@ -323,7 +323,7 @@ void softmax(Draw& draw, Compare compare) {
   const SoftmaxArgs args{x.data(), y.data(), x.type, x.columns, draw.positive(-6, 0), draw.chance(2),
                          {256.0f, 0.0f, 255.0f, 0}};
   compare([&] {
-    std::vector<int32_t> steps(x.columns);
+    std::vector<int32_t> steps(rows_together(x.columns) * x.columns);
     FXQ_LOOP(softmax_loop)(args, 0, x.rows, steps.data());
     return y;
   });
