@@ -82,9 +82,13 @@ class PassManager:
         try:
             values = run_values(gm, ctx) if verify else {}
             start = time.perf_counter()
+            before = _written(gm)
             gm = item(gm, ctx)
             gm.graph.lint()
-            gm.recompile()
+            # Most passes find nothing to do, and writing code takes longer than looking. Whoever made the graph may have
+            # edited it since: the first pass leaves code of all that.
+            if step == 1 or not _same(before, _written(gm)):
+                gm.recompile()
             seconds = time.perf_counter() - start
             if verify:
                 compare(item.name, values, run_values(gm, ctx))
@@ -98,6 +102,23 @@ class PassManager:
                 hint="FXQUANT_DEBUG=2 prints what each pass before it did",
             ) from error
         return gm, seconds
+
+
+def _written(gm: GraphModule) -> list[tuple[Any, ...]]:
+    """Return what the code of a graph is written from: its nodes, and what each of them calls on what.
+
+    The first row has the module and its graph, since a pass may build new ones.
+    """
+    rows: list[tuple[Any, ...]] = [(gm, gm.graph, gm.graph._codegen)]
+    rows += ((node, node.op, node.name, node.target, node.args, node.kwargs, node.type) for node in gm.graph.nodes)
+    return rows
+
+
+def _same(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> bool:
+    """Compare by identity: arguments of a node are replaced, never edited; and ``1 == True``, whose code differs."""
+    return len(before) == len(after) and all(
+        a is b for old, new in zip(before, after, strict=True) for a, b in zip(old, new, strict=True)
+    )
 
 
 def _check_skipped(passes: tuple[Pass, ...], settings: Settings) -> None:

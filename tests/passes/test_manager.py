@@ -8,6 +8,7 @@ from torch import nn
 
 from fxquant.capture.tracing import trace
 from fxquant.errors import PassError, PlanError, UnknownNameError
+from fxquant.graph.module import NamedGraphModule
 from fxquant.passes.base import graph_pass
 from fxquant.passes.manager import TOLERANCE, PassManager, compare, difference
 from fxquant.passes.normalize import normalize
@@ -93,6 +94,41 @@ def test_the_graph_is_recompiled():
     _, gm = run(normalize)
     assert "relu" in gm.code
     assert "self.act" not in gm.code
+
+
+@graph_pass()
+def adds_one(gm, ctx):
+    """Put an addition before the output."""
+    *_, act, output = gm.graph.nodes
+    with gm.graph.inserting_before(output):
+        output.args = (gm.graph.call_function(torch.add, (act, 1)),)
+    return gm
+
+
+@graph_pass()
+def adds_true(gm, ctx):
+    """Write True for the 1, which it equals."""
+    *_, added, _ = gm.graph.nodes
+    added.args = (added.args[0], True)
+    return gm
+
+
+def test_code_is_written_anew_only_after_a_pass_that_edited_the_graph(monkeypatch):
+    written: list[object] = []
+    recompile = NamedGraphModule.recompile
+    monkeypatch.setattr(NamedGraphModule, "recompile", lambda gm: written.append(gm.graph) or recompile(gm))
+    gm = traced()
+    written.clear()
+    PassManager((idle, idle, adds_one, idle, adds_true, idle), settings=Settings()).run(gm, context())
+    assert len(written) == 3  # after the first pass, whoever edited the graph before it, and after the two that edit
+    assert "torch.add(act, True)" in gm.code
+
+
+def test_what_was_edited_before_the_first_pass_is_in_the_code():
+    gm = adds_one(traced(), context())
+    assert "add" not in gm.code
+    PassManager((idle,), settings=Settings()).run(gm, context())
+    assert "add" in gm.code
 
 
 def test_instruments_see_every_snapshot():

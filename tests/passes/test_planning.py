@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,8 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
+from fxquant.passes.qconfig_rules import own_targets
+from fxquant.patterns import Pattern, op, tensor
 from fxquant.patterns.floats import GIVES_INDICES, STEEP
 from fxquant.plan.spec import Observed, SharedWith, TensorRef
 from tests.outputs import rounding_outputs
@@ -295,6 +300,15 @@ def test_two_patterns_of_one_name_are_refused():
     with pytest.raises(DuplicateNameError) as caught:
         fxq.prepare(nn.Sequential(conv()).eval(), torch.rand(1, 3, 8, 8), patterns=fxq.DEFAULT_PATTERNS * 2)
     assert str(caught.value).startswith("two patterns have the same name\n  got:      conv_bn_add_act, ")
+
+
+def test_only_patterns_that_the_package_lacks_are_the_users_own():
+    """A quantizer that was unpickled has copies of those of the package."""
+    own = Pattern("fft", root=op(torch.fft.fft)(tensor("x")))
+    copies = tuple(replace(pattern) for pattern in fxq.DEFAULT_PATTERNS)
+    for given in (fxq.DEFAULT_PATTERNS, copies):
+        assert own_targets(SimpleNamespace(patterns=given)) == set()
+        assert own_targets(SimpleNamespace(patterns=(*given, own))) == {torch.fft.fft}
 
 
 def test_a_clamp_between_float_values_is_left_alone():
