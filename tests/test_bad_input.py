@@ -536,6 +536,16 @@ def test_back_ends_of_torch(backend):
         assert function(net(), X, backend="cpu") is not None
 
 
+def test_a_back_end_is_no_name():
+    mine = fxq.Backend("mine", ())
+    assert refusal(lambda: fxq.prepare(net(), X, backend=mine), UnknownNameError) == (
+        "a back end is given by its name\n"
+        "  got:      the Backend 'mine'\n"
+        "  expected: cpu, reference, onnxruntime, openvino, tensorrt\n"
+        "  hint:     fxq.register_backend(...) makes it known once, then backend='mine'"
+    )
+
+
 @pytest.mark.parametrize("function", TAKE_FLOAT_MODELS)
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_scripted_models(function):

@@ -40,6 +40,8 @@ class Row:
     """Tells whether fields and tensors fit each other."""
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensor -> what it may be to the module, where it is no buffer of the state dict."""
+    added: Mapping[str, Any] = field(default_factory=dict)
+    """Attribute that files from before it lack -> what it is in them."""
 
 
 _ACTIVATION = {"activation": Clamp | None}
@@ -218,7 +220,9 @@ ROWS: dict[type[nn.Module], Row] = {
         _is_transposed,
     ),
     qnn.QuantizedLinear: Row(_ACTIVATION, _WEIGHT, _is_linear),
-    qnn.QuantizedDynamicLinear: Row({"x": Dynamic}, _WEIGHT, _is_linear),
+    qnn.QuantizedDynamicLinear: Row(
+        {"x": Dynamic} | _ACTIVATION, _WEIGHT, _is_linear, added=dict.fromkeys(_ACTIVATION)
+    ),
     qnn.QuantizedRecurrent: Row({"shape": qnn.RecurrentShape, "x": Dynamic | None}, _WEIGHT, _is_recurrent),
     qnn.QuantizedWeightOnlyLinear: Row({}, _WEIGHT, _is_weight_only),
     qnn.QuantizedAdd: _BINARY,
@@ -293,7 +297,7 @@ def make_module(kind: type[nn.Module], values: Mapping[str, Any]) -> Any:
     Raises:
         ArtifactError: fields are missing, are others, or are of the wrong type.
     """
-    wanted = fields_of(kind)
+    wanted, values = fields_of(kind), {**ROWS[kind].added, **values}
     if set(values) != set(wanted):
         raise ArtifactError("a module in the file has other fields", at=kind.__name__, got=ascii(sorted(values))[:200])
     for name, value in values.items():

@@ -136,6 +136,13 @@ def backend_of(name: str) -> Backend:
     Raises:
         UnknownNameError: there is none.
     """
+    if isinstance(name, Backend):
+        raise UnknownNameError(
+            "a back end is given by its name",
+            got=f"the Backend {name.name!r}",
+            expected=", ".join(BACKENDS),
+            hint=f"fxq.register_backend(...) makes it known once, then backend={name.name!r}",
+        )
     if name in BACKENDS or name not in TORCH_ENGINES:
         return BACKENDS[name]
     raise UnknownNameError(

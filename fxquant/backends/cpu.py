@@ -45,7 +45,7 @@ RULES = (
         activation=byte_activation, weight=byte_weight, layer=int32_accumulators, float_result=True,
     ),
     LoweringRule(
-        ("dynamic_linear", "per_token_linear"),
+        ("dynamic_linear_act", "dynamic_linear", "per_token_linear_act", "per_token_linear"),
         AsCalled(qnn.QuantizedDynamicLinear.from_unit),
         activation=byte_activation, weight=byte_weight, layer=int32_accumulators,
     ),

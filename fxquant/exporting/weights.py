@@ -18,6 +18,7 @@ from fxquant.exporting.units import (
     Linear,
     TransposedConvolution,
     WeightLayer,
+    clamped,
 )
 from fxquant.fake_quantize.qparams import to_integers
 from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves
@@ -50,15 +51,16 @@ def linear(module: QuantizedLinear) -> nn.Module:
 
 
 class DynamicLinear(Linear):
-    """A linear layer whose input is quantized by qparams of its own range, and whose result is float."""
+    """A linear layer, with activation, whose input is quantized by qparams of its own range; its result is float."""
 
     def __init__(self, module: QuantizedDynamicLinear) -> None:
         super().__init__(module.unpacked_weight(), explicit_qparams(module.qparams("weight")), module.bias)
-        self.per_call = DynamicQParams(module.x)
+        self.per_call, self.activation = DynamicQParams(module.x), module.activation
         self.dtype = torch.float32 if module.float_result is None else module.float_result.dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_dtype(super().forward(self.per_call(as_dtype(x, torch.float32))), self.dtype)
+        result = super().forward(self.per_call(as_dtype(x, torch.float32)))
+        return as_dtype(clamped(result, self.activation), self.dtype)
 
 
 def dynamic_linear(module: QuantizedDynamicLinear) -> nn.Module:

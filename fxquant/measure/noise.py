@@ -223,7 +223,7 @@ def unit_noise(
         simulated: The nodes of the simulation, by name.
         sizes: What the module takes beside its inputs, computed at run time.
     """
-    node = simulated[unit.root]
+    node = simulated[unit.called]
     args, kwargs = map_arg((node.args, node.kwargs), lambda arg: floats[arg.name])
     if unit.inputs:
         refs = [unit.roles[role] for role in unit.inputs]

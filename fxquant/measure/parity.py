@@ -89,7 +89,7 @@ def measure_parity(
                 reference = first_tensor(module.reference(*arguments))
             else:
                 reference = _result_of(unit, node, values[node], rounded_values[unit.root])
-            read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
+            read = _read_by(unit, plan, node, simulated_nodes[unit.called], values)
             floats = {
                 name: pytree.tree_map_only(Tensor, _single, value)
                 if isinstance(value, tuple)

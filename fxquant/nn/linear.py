@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fxquant.errors import InputError
 from fxquant.fake_quantize.converted import choice_arguments
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.linear.dynamic_linear import Choice, DynamicLinear, DynamicLinearByReference
+from fxquant.kernels.linear.dynamic_linear import NO_LIMITS, Choice, DynamicLinear, DynamicLinearByReference
 from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.kernels.linear.reference import linear_reference
 from fxquant.nn.base import byte_qparams, check_features
@@ -136,7 +136,7 @@ class QuantizedLinear(WeightedModule):
 
 
 class QuantizedDynamicLinear(WeightedModule):
-    """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
+    """``act(x @ weight.T + bias)``, multiplied in integers; nothing is measured beforehand.
 
     Each call takes the smallest and the largest value of its input, quantizes the input to the range between them, and
     multiplies as ``QuantizedLinear`` does, by the same kernels. Per token, each row has a range of its own.
@@ -145,6 +145,7 @@ class QuantizedDynamicLinear(WeightedModule):
         linear: The float layer.
         x: How the input is quantized: a scheme of at most 8 bits, for the whole input or for each row.
         weight: Qparams of the weight; at most 8 bits, per tensor or per output feature.
+        activation: Clamp of the sum, in float values.
 
     Shape:
         Floats [..., in_features] to floats [..., out_features], in the form that ``float_result`` says.
@@ -157,7 +158,7 @@ class QuantizedDynamicLinear(WeightedModule):
     weight_scale: Tensor
     weight_zero_point: Tensor
 
-    def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams) -> None:
+    def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams, activation: Clamp | None = None) -> None:
         super().__init__()
         integers, weight_qparams = integer_weight(linear.weight, weight)
         self.add_weight(integers)
@@ -166,11 +167,13 @@ class QuantizedDynamicLinear(WeightedModule):
         self.add_result(None)
         self.x = x
         self.in_features = linear.weight.shape[1]
+        self.activation = activation
 
     @classmethod
     def from_unit(cls, unit: UnitView) -> QuantizedDynamicLinear:
         """Build the module of a unit, from its layer ``linear``."""
-        return cls(unit.modules["linear"], x=unit.per_call["x"], weight=unit.qparams["weight"])
+        layer, weight = unit.modules["linear"], unit.qparams["weight"]
+        return cls(layer, x=unit.per_call["x"], weight=weight, activation=unit.activation)
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self, input, self.in_features)
@@ -189,18 +192,20 @@ class QuantizedDynamicLinear(WeightedModule):
     def pack(self) -> DynamicLinear | DynamicLinearByReference:
         weight, reason = self.unpacked_weight(), why_not_native(self.weight_zero_point)
         if not reason:
-            return DynamicLinear(weight, self.weight_scale, self.bias, *self._input_arguments())
+            return DynamicLinear(weight, self.weight_scale, self.bias, *self._arguments())
         check_reference_may_run(self.unit or type(self).__name__, reason)
         return self._by_reference(weight)
 
     def _by_reference(self, weight: Tensor) -> DynamicLinearByReference:
         layer = (weight, self.weight_zero_point, self.weight_scale, self.bias)
-        return DynamicLinearByReference(*layer, *self._input_arguments())
+        return DynamicLinearByReference(*layer, *self._arguments())
 
-    def _input_arguments(self) -> tuple[Choice, bool]:
-        return choice_arguments(self.x), self.x.per == "token"
+    def _arguments(self) -> tuple[Choice, bool, tuple[float, float]]:
+        limits = NO_LIMITS if self.activation is None else self.activation.limits
+        return choice_arguments(self.x), self.x.per == "token", limits
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
+        activation = "" if self.activation is None else f", activation={self.activation}"
         features = f"{self.weight_shape[1]}, {self.weight_shape[0]}"
-        return f"{features}{bias}\nx: {self.x} per call, {super().extra_repr()}"
+        return f"{features}{bias}{activation}\nx: {self.x} per call, {super().extra_repr()}"

@@ -71,7 +71,7 @@ class _Lowering:
         rule = self.backend.rule_for(pattern)
         assert rule is not None  # the annotate pass asked the same question
         inputs = [self.integers_of(unit.roles[role]) for role in unit.inputs]
-        root = self.nodes[unit.root]
+        root, called = self.nodes[unit.root], self.nodes[unit.called]
         if rule.build is Lower.ELIDE:
             self.integers[unit.root] = inputs[0]
             return
@@ -85,7 +85,7 @@ class _Lowering:
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
                 # A module of the back end, at the path of the layer that it takes the place of.
-                quantized_arg = None if inputs else self._quantized_argument(root, rule.build)
+                quantized_arg = None if inputs else self._quantized_argument(called, rule.build)
                 module = self._build(unit, rule.build, self._view(unit, quantized_arg))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _target_path(members), module, instead_of=members)
@@ -94,8 +94,8 @@ class _Lowering:
                 # those of the float call.
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 if isinstance(rule.build, AsCalled) and not inputs:
-                    first = root.args[:1] if quantized_arg is None else (self.integers[quantized_arg.name],)
-                    arguments: Any = ((*first, *root.args[1:]), root.kwargs)
+                    first = called.args[:1] if quantized_arg is None else (self.integers[quantized_arg.name],)
+                    arguments: Any = ((*first, *called.args[1:]), called.kwargs)
                 else:
                     arguments = ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
@@ -172,9 +172,9 @@ class _Lowering:
         dtype = self.plan.qparams[ref].scheme.dtype
         node.meta = {**source.meta, **node.meta, VALUE: None if info is None else replace(info, dtype=dtype)}
 
-    def _quantized_argument(self, root: Node, build: Build | AsCalled) -> TensorRef | None:
+    def _quantized_argument(self, called: Node, build: Build | AsCalled) -> TensorRef | None:
         """Return the first argument of a call, if it may be integers and a unit made it so."""
-        first = root.args[0] if root.args else None
+        first = called.args[0] if called.args else None
         if not isinstance(build, AsCalled) or not build.accepts_quantized or not isinstance(first, Node):
             return None
         lowered = any(unit.root == first.name and "y" in unit.roles for unit in self.plan.units)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,8 +46,9 @@ def clamp_of(node: Node) -> Clamp | None:
 def constant_bounds(captures: Mapping[str, Node]) -> Reject | None:
     """A clamp is part of the unit only if its bounds are known beforehand."""
     node = captures["act"]
-    if clamp_of(node) is not None:
-        return None
+    if (clamp := clamp_of(node)) is not None:
+        unordered = any(math.isnan(bound) for bound in (clamp.low, clamp.high) if bound is not None)
+        return Reject("one of its bounds is NaN", node) if unordered else None
     stored = next((bound for bound in node.all_input_nodes[1:] if bound.op == "get_attr"), None)
     if stored is None:
         return Reject("its bounds are computed at run time", node)

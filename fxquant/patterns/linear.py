@@ -14,7 +14,7 @@ from fxquant.graph.query import called_module, value_of
 from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
 from fxquant.patterns.elementwise import clamped, constant_bounds
-from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, number, op, tensor
+from fxquant.patterns.pattern import Check, Op, Output, Pattern, Reject, all_of, number, op, tensor
 from fxquant.patterns.unary import factor_of
 
 LINEAR = op(nn.Linear)(tensor("x")).named("linear")
@@ -44,12 +44,21 @@ LINEAR_PATTERNS = (
     Pattern("linear", LINEAR, inputs=("x",), weight="linear"),
 )
 
-DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",)),)
+
+def _measured_in_each_call(name: str, *, per_token: bool) -> tuple[Pattern, Pattern]:
+    """Return the patterns of a linear layer whose input has its range from each call: with a clamp, and without."""
+
+    def pattern(name: str, root: Op, check: Check | None = None) -> Pattern:
+        floats = Output.FLOAT
+        return Pattern(name, root, (), "linear", output=floats, dynamic=("x",), per_token=per_token, check=check)
+
+    return pattern(f"{name}_act", clamped(LINEAR), constant_bounds), pattern(name, LINEAR)
+
+
+DYNAMIC_LINEAR = _measured_in_each_call("dynamic_linear", per_token=False)
 """Here the input comes in floats, and each call measures it."""
 
-PER_TOKEN_LINEAR = (
-    Pattern("per_token_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",), per_token=True),
-)
+PER_TOKEN_LINEAR = _measured_in_each_call("per_token_linear", per_token=True)
 """The same, with a range for each row."""
 
 WEIGHT_ONLY_LINEAR = (Pattern("weight_only_linear", LINEAR, (), "linear", output=Output.FLOAT, weight_only=True),)

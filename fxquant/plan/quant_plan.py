@@ -35,6 +35,14 @@ class QuantUnit:
     def root(self) -> str:
         return self.nodes[-1]
 
+    @property
+    def called(self) -> str:
+        """Return the name of the node whose arguments the lowered module takes, where none of ``inputs`` is quantized.
+
+        An activation stands behind it.
+        """
+        return self.nodes[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -190,6 +191,12 @@ class Clamp:
     def __call__(self, x: Tensor) -> Tensor:
         """Clamp float values. Without bounds ``x`` itself comes back."""
         return x if self.low is None and self.high is None else x.clamp(self.low, self.high)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return both bounds, infinite where there is none. The upper one counts where the lower one is above it."""
+        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        return min(low, high), high
 
 
 @dataclass(frozen=True, slots=True)

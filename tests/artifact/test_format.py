@@ -309,6 +309,29 @@ def test_files_of_every_format_open(path: Path) -> None:
     torch.testing.assert_close(model(x), kept[kind], rtol=1e-5, atol=1e-5)
 
 
+def test_layers_from_before_they_had_an_activation_open(tmp_path: Path) -> None:
+    x = torch.randn(2, 6)
+    model = fxq.convert(fxq.prepare(nn.Sequential(nn.Linear(6, 4)).eval(), x, fxq.default_dynamic_qconfig))
+    fxq.save(model, tmp_path / "dynamic.fxq")
+
+    def without_activation(graph: Any) -> None:
+        assert graph["modules"]["0"]["config"].pop("activation") is None
+
+    loaded = fxq.load(with_graph(tmp_path / "dynamic.fxq", tmp_path, without_activation))
+    assert torch.equal(loaded(x), model(x))
+
+
+def test_files_hold_the_activation_of_layers_that_measure_their_input(tmp_path: Path) -> None:
+    x = torch.randn(2, 6)
+    for activation in (nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.25, 0.25)):
+        layers = nn.Sequential(nn.Linear(6, 4), activation).eval()
+        model = fxq.convert(fxq.prepare(layers, x, fxq.default_dynamic_qconfig))
+        fxq.save(model, tmp_path / "dynamic.fxq", overwrite=True)
+        loaded = fxq.load(tmp_path / "dynamic.fxq")
+        assert loaded.get_submodule("0").activation == model.get_submodule("0").activation
+        assert torch.equal(loaded(x), model(x))
+
+
 def test_a_file_of_each_kind_and_format_is_there() -> None:
     kinds = {1: KINDS[:4], 2: (*KINDS, "integers"), 3: (*KINDS, "integers")}
     assert max(kinds) == FORMAT

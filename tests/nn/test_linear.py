@@ -367,6 +367,19 @@ def test_no_samples_and_no_numbers(per):
     assert torch.equal(y[0], module.bias)
 
 
+@pytest.mark.parametrize("weight", [PER_ROW, QScheme(bits=5)], ids=str)
+def test_the_activation_is_part_of_it(weight):
+    """Weights with zero points have no kernel: the reference clamps, too."""
+    linear = layer()
+    plain = made(linear, weight=weight)
+    for clamp in (Clamp(0.0, None), Clamp(None, 0.25), Clamp(-0.5, 0.25), Clamp(1.0, -1.0), Clamp()):
+        x, qparams = Dynamic(INPUTS[0]), qparams_of(linear.weight, weight)
+        module = QuantizedDynamicLinear(linear, x=x, weight=qparams, activation=clamp)
+        assert torch.equal(module(data(5)), clamp(plain(data(5))))
+        assert torch.equal(module.reference(data(5)), clamp(plain.reference(data(5))))
+    assert "40, 6, activation=Clamp(low=None, high=None)" in repr(module)
+
+
 def test_results_have_the_form_that_is_asked_for():
     module = made(layer())
     module.float_result = FloatResult(torch.bfloat16)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,12 +10,15 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 import fxquant as fxq
+from fxquant.backends.base import BACKENDS
+from fxquant.backends.cpu import CPU
 from fxquant.errors import PlanError
 from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.measure.parity import measure_parity
 from fxquant.nn import QuantizedDynamicLinear, QuantizedEmbedding, QuantizedEmbeddingBag, QuantizedWeightOnlyLinear
 from fxquant.patterns.linear import two_factors
 from fxquant.plan.spec import Observed
+from fxquant.runtime.program_engine import engine_of
 
 CLOSE = 34
 """dB, for one or two roundings and a weight of 8 bits."""
@@ -126,6 +132,89 @@ def test_ranges_of_tokens_are_for_linear_layers():
     linear = nn.Sequential(nn.Linear(12, 4)).eval()
     with pytest.raises(PlanError, match="0: backend 'onnxruntime' has no operator for it"):
         fxq.prepare(linear, X, fxq.default_per_token_qconfig, backend="onnxruntime")
+
+
+ACTIVATIONS = (nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.25, 0.125))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: type(activation).__name__)
+@pytest.mark.parametrize("per", ["dynamic", "per_token"])
+def test_layers_that_measure_their_input_clamp_their_result(per, activation):
+    """A unit with the activation behind it; every form computes it, and int8 as the layer with a clamp behind it."""
+    torch.manual_seed(0)
+    qconfig = fxq.default_dynamic_qconfig if per == "dynamic" else fxq.default_per_token_qconfig
+    model = nn.Sequential(nn.Linear(12, 16), activation, nn.Linear(16, 5)).eval()
+    prepared = fxq.prepare(model, X, qconfig)
+    assert [unit.pattern for unit in prepared.plan.units] == [f"{per}_linear_act", f"{per}_linear"]
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    alone = fxq.convert(fxq.prepare(model[:1], X, qconfig))
+    assert torch.equal(int8.get_submodule("0")(X), activation(alone(X)))
+    for x in (X, 30 * X[:1]):
+        reference = fxq.convert(prepared, to="reference")
+        assert torch.equal(reference(x), simulated(x))
+        assert torch.equal(fxq.explicit(int8)(x), reference(x))
+        assert measure_parity(int8, simulated, (x,)).breaches == ()
+        assert [torch.equal(int8(x), fxq.convert(prepared, engine="graph")(x)) for _ in range(3)] == [True] * 3
+    (plan, *_) = engine_of(int8).plans
+    assert plan.only_program is not None
+
+
+class ReadTwice(nn.Module):
+    """A linear layer whose result a sum reads, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(12, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        return F.relu(y) + y
+
+
+def test_a_result_that_others_read_is_not_clamped():
+    plan = fxq.prepare(ReadTwice().eval(), X, fxq.default_dynamic_qconfig).plan
+    assert [unit.pattern for unit in plan.units] == ["dynamic_linear"]
+
+
+@torch.no_grad()
+def test_a_back_end_without_the_activation_takes_the_layer_alone():
+    rules = [rule for rule in CPU.rules if "dynamic_linear_act" not in rule.patterns]
+    (both,) = [rule for rule in CPU.rules if "dynamic_linear_act" in rule.patterns]
+    fxq.register_backend(fxq.Backend("layers alone", (*rules, replace(both, patterns=("dynamic_linear",)))))
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU()).eval()
+    try:
+        prepared = fxq.prepare(model, X, fxq.default_dynamic_qconfig, backend="layers alone")
+    finally:
+        BACKENDS.remove("layers alone")
+    assert [unit.pattern for unit in prepared.plan.units] == ["dynamic_linear"]
+    expected = fxq.convert(fxq.prepare(model, X, fxq.default_dynamic_qconfig))
+    assert prepared.backend.name == "layers alone"
+    assert torch.equal(fxq.convert(prepared)(X), expected(X))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("qconfig", [fxq.default_dynamic_qconfig, fxq.get_default_qconfig()], ids=["dynamic", "static"])
+def test_bounds_without_order(qconfig):
+    """Of bounds that cross the upper one counts, as torch has it; NaN as a bound makes every value NaN."""
+    for bounds, unit in (((2.0, -1.0), 2), ((math.nan, 1.0), 1)):
+        model = Clamped(*bounds).eval()
+        prepared = fxq.prepare(model, X, qconfig)
+        prepared.calibrate([X], progress=False)
+        assert [len(unit.nodes) for unit in prepared.plan.units] == [unit]
+        y = fxq.convert(prepared)(X)
+        torch.testing.assert_close(y, model(X), rtol=0, atol=0, equal_nan=True)
+
+
+class Clamped(nn.Module):
+    """A linear layer and a clamp."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.fc, self.low, self.high = nn.Linear(12, 16), low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).clamp(self.low, self.high)
 
 
 def test_layers_with_ranges_of_tokens_are_trained():

@@ -88,9 +88,14 @@ class DynamicLinearCall(OperatorCall):
         qparams = scale.expand(len(rows)), zero_point.expand(len(rows))
         layer = (self.weight, self.zero_point_correction, self.weight_sums, self.scale, self.bias)
         real = per_token_linear(q.view(rows.shape), *qparams, *layer).view(y.shape)
-        low, high = (torch.tensor(float32(limit), device=y.device) for limit in (self.low, self.high))
-        real = torch.where(real < low, low, real)  # NaN is not below
-        return torch.where(real > high, high, real)
+        return _clamped(real, self.low, self.high)
+
+
+def _clamped(real: Tensor, low: float, high: float) -> Tensor:
+    """Clamp float32 values to float32 limits; NaN stays NaN."""
+    lowest, highest = (torch.tensor(float32(limit), device=real.device) for limit in (low, high))
+    real = torch.where(real < lowest, lowest, real)  # NaN is not below
+    return torch.where(real > highest, highest, real)
 
 
 dynamic_linear, reference = define_operator(DynamicLinearCall)
@@ -160,6 +165,7 @@ class DynamicLinearByReference:
     bias: Tensor | None
     choice: Choice
     per_token: bool = False
+    limits: tuple[float, float] = NO_LIMITS
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._multiply(x, *quantize_per_token(self._measured(x), *self.choice))
@@ -175,4 +181,4 @@ class DynamicLinearByReference:
         rows = x.shape[:-1].numel()
         qparams = scale.expand(rows), zero_point.expand(rows)
         weight = self.weight, self.weight_zero_point, self.weight_scale
-        return per_token_reference(q.view(x.shape), *qparams, *weight, self.bias)
+        return _clamped(per_token_reference(q.view(x.shape), *qparams, *weight, self.bias), *self.limits)

@@ -224,6 +224,18 @@ def test_other_schemes(name, qconfig, wanted, tmp_path):
     assert bool(halves) == (name == "blocks")
 
 
+def test_activations_behind_layers_that_measure_their_input(tmp_path):
+    """ReLU and a clamp stand in the file as they are: the result is no integer that ends at their bounds."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.Hardtanh(-0.25, 0.125)).eval()
+    model = fxq.convert(fxq.prepare(layers, LINEAR_X, fxq.default_dynamic_qconfig))
+    path = tmp_path / "net.onnx"
+    fxq.export_onnx(model, path, LINEAR_X)
+    assert torch.allclose(run(path, LINEAR_X)[0], model(LINEAR_X), atol=1e-4)
+    found = kinds(path)
+    assert (found["DynamicQuantizeLinear"], found["Relu"], found["Clip"]) == (2, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
