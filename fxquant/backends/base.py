@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.fx import Node
 
 from fxquant.errors import SpecError, UnknownNameError
+from fxquant.graph.decompositions.composites import Composite
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.plan.precision import Choice, Cost, UnitWork, nominal_cost
 from fxquant.plan.spec import QScheme
@@ -110,6 +111,9 @@ class Backend:
     """"int32": biases are whole multiples of the scale of the products that they are added to, in every form."""
     joins_on_one_qparams: bool = False
     """True: what is joined has the qparams of the result, however unequal the ranges are."""
+    composites: Mapping[Any, Composite] = field(default_factory=dict)
+    """Canonical target -> the rule that takes it apart, for operators that run in float there while their parts do
+    not."""
     cost: Callable[[UnitWork, Choice], Cost] = nominal_cost
     """What a unit costs there with some bits, latency aside: for ``search_precision``."""
 

@@ -17,6 +17,7 @@ from fxquant.backends.qdq import (
     symmetric_weight,
     table_of_bytes,
 )
+from fxquant.graph.decompositions.self_gated import SELF_GATED
 from fxquant.patterns.conv import CONV_PATTERNS
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
@@ -28,7 +29,8 @@ ACTIVATION = affine_of(WORD)
 """With more than 8 bits everything between quantize and dequantize is float."""
 
 SUMS = tuple(pattern for pattern in ELEMENTWISE if pattern.name.split("_")[0] in ("add", "mul"))
-FUNCTIONS = ("leaky_relu", "sigmoid")
+FUNCTIONS = ("leaky_relu", "sigmoid", "hardsigmoid")
+"""A hard sigmoid is written as a sum, whose quantize clamps it."""
 
 ONNXRUNTIME = register_backend(
     Backend(
@@ -51,7 +53,9 @@ ONNXRUNTIME = register_backend(
         ),
         has_operators=False,
         bias="int32",
+        # In float, SiLU between two layers costs more than either: its input is dequantized, its result quantized.
+        composites=SELF_GATED,
     )
 )
-"""Not in the table, because it runs them in float: transposed convolutions, differences, layer norm, GELU, hardswish,
-tanh, weighted interpolation, and a clamp that the quantization range does not imply."""
+"""Not in the table, because it runs them in float: transposed convolutions, differences, layer norm, GELU, tanh,
+weighted interpolation, and a clamp that the quantization range does not imply."""

@@ -91,14 +91,17 @@ def _take_product_apart(gm: GraphModule, node: Node, whole: tuple[str, Rule]) ->
 def decompose_composites(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Write ``torch.einsum`` as a matrix product, ``torch.addmm`` as one and a sum, ``F.glu`` as gate and product.
 
+    Back ends name others, whose parts they run on integers: SiLU as sigmoid and product, say.
+
     A rule of the configuration that names the operator decides for its parts. What the configuration leaves in float,
     what a user's own pattern names, and what is made of constants alone stays one operator.
     """
     if not ctx.has_example:
         return gm
     theirs, rules, constants = own_targets(ctx), rules_of_calls(gm, ctx.config), Constants(gm)
+    composites = {**COMPOSITES, **ctx.backend.composites}
     for node in list(gm.graph.nodes):
-        composite = COMPOSITES.get(node.target) if node.op == "call_function" else None
+        composite = composites.get(node.target) if node.op == "call_function" else None
         if composite is None or node.target in theirs or reason_of(node) or not _is_known(node):
             continue
         whole = (module_path(node)[0], rules[node])

@@ -96,7 +96,7 @@ def export_onnx(
     calls = dict(zip(quantize_names(program), quantized, strict=True))
     converted = translated(program, opset, input_names, output_names)
     keep_input_names(converted.graph, program.graph_signature.user_inputs, output_names or ())
-    editor = run_passes(converted, Choices(bias, weights, TARGETS[target].gemm))
+    editor = run_passes(converted, Choices(bias, weights, TARGETS[target].gemm, TARGETS[target].sums))
     values = name_values(editor, {call: each.name for call, each in calls.items()})
     check_target(editor, target)
     # Write the file, and check it unit by unit.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fxquant.exporting.onnx.clamps import implies
 from fxquant.exporting.onnx.editing import DEQUANTIZE, QUANTIZE, Editor
 
 MATRIX = (1, 0)
@@ -34,6 +35,34 @@ def mean_to_global_pool(editor: Editor) -> None:
         result.replace_all_uses_with(squeezed, replace_graph_outputs=True)
         editor.graph.remove(node, safe=True)
         _quantize_first(editor, pooled, squeezed)
+
+
+def hard_sigmoid_to_sum(editor: Editor) -> None:
+    """Make a sum of a ``HardSigmoid`` of integers, ``alpha * x + beta``: there are kernels that add integers.
+
+    The quantize behind it clamps to 0 and 1, where its integers end. ``alpha`` becomes part of the scale of ``x``, and
+    ``beta`` a quantized constant.
+    """
+    for node in editor.nodes("HardSigmoid"):
+        x, result = node.inputs[0], node.outputs[0]
+        alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
+        qparams, readers = editor.source(x), editor.readers(result)
+        if qparams is None or not readers or result.is_graph_output() or alpha <= 0 or beta <= 0:
+            continue
+        if not all(reader.op_type == QUANTIZE and implies(editor, reader, (0.0, 1.0)) for reader in readers):
+            continue
+        integers, _, zero_point = x.producer().inputs
+        slope = editor.initializer(torch.tensor(qparams.scale * alpha), "slope_scale")
+        line = editor.insert(DEQUANTIZE, [integers, slope, zero_point], before=node, like=x)
+        point, last = editor.constant(zero_point), qparams.ends[1]
+        assert point is not None  # its qparams are constants
+        # Kernels add integers of one type.
+        stored = [torch.full_like(point, last), torch.tensor(beta / last), torch.zeros_like(point)]
+        names = ("middle_q", "middle_scale", "middle_zero_point")
+        constants = [editor.initializer(tensor, name) for tensor, name in zip(stored, names, strict=True)]
+        middle = editor.insert(DEQUANTIZE, constants, before=node, like=x, shape=[])
+        result.replace_all_uses_with(editor.insert("Add", [line, middle], before=node, like=result))
+        editor.graph.remove(node, safe=True)
 
 
 def gemm_of_floats_to_product(editor: Editor) -> None:

@@ -13,6 +13,7 @@ from fxquant.exporting.onnx.dynamic import join_dynamic_quantization
 from fxquant.exporting.onnx.editing import Editor
 from fxquant.exporting.onnx.layers import (
     gemm_of_floats_to_product,
+    hard_sigmoid_to_sum,
     matrix_products,
     mean_to_global_pool,
     product_to_gemm,
@@ -29,6 +30,8 @@ class Choices:
     weights: str = "auto"
     gemm: bool = True
     """Whether the runtime fuses products of two dimensions better than others."""
+    sums: bool = True
+    """Whether it adds any integers, and has no kernel for a hard sigmoid of them."""
 
 
 WEIGHTS = ("auto", "packed")
@@ -39,6 +42,7 @@ PASSES: tuple[Callable[[Editor, Choices], None], ...] = (
     lambda editor, choices: join_dynamic_quantization(editor),
     lambda editor, choices: drop_implied_clamps(editor),
     lambda editor, choices: mean_to_global_pool(editor),
+    lambda editor, choices: hard_sigmoid_to_sum(editor) if choices.sums else None,
     lambda editor, choices: matrix_products(editor),
     lambda editor, choices: quantize_data_movement(editor),  # before what looks for the dequantize of a product
     lambda editor, choices: gemm_of_floats_to_product(editor),

@@ -29,6 +29,8 @@ class Target:
     """The newest that was tried."""
     gemm: bool = False
     """Whether it fuses products of two dimensions better than others."""
+    sums: bool = False
+    """Whether it adds any integers, and has no kernel for a hard sigmoid of them."""
     any_weights: bool = True
     """Whether it takes weights other than int8 and int4 with zero points 0."""
     narrow_ranges: bool = True
@@ -38,7 +40,7 @@ class Target:
 
 
 TARGETS: Mapping[str, Target] = {
-    "onnxruntime": Target(lambda qparams: True, "any integers", "integers of 8 or 16 bits", 23, gemm=True),
+    "onnxruntime": Target(lambda qparams: True, "any integers", "integers of 8 or 16 bits", 23, gemm=True, sums=True),
     "openvino": Target(
         lambda qparams: qparams.dtype == "UINT8" or (qparams.dtype == "INT8" and qparams.zero_point == 0),
         "uint8, or int8 with zero point 0",

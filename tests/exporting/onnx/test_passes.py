@@ -14,7 +14,7 @@ from fxquant.exporting.onnx.clamps import drop_implied_clamps
 from fxquant.exporting.onnx.data_movement import quantize_data_movement
 from fxquant.exporting.onnx.dynamic import join_dynamic_quantization
 from fxquant.exporting.onnx.editing import Editor, TensorQParams
-from fxquant.exporting.onnx.layers import matrix_products, mean_to_global_pool, product_to_gemm
+from fxquant.exporting.onnx.layers import hard_sigmoid_to_sum, matrix_products, mean_to_global_pool, product_to_gemm
 from fxquant.exporting.onnx.naming import name_values, qparams_of
 from fxquant.exporting.onnx.passes import Choices, run_passes
 from fxquant.exporting.onnx.weights import pack_weights
@@ -146,6 +146,33 @@ class TestMean:
         mean_to_global_pool(editor)
         editor.ir.passes.common.RemoveUnusedNodesPass()(editor.model)
         assert kinds(editor) == left
+
+
+class TestHardSigmoid:
+    @pytest.mark.parametrize(
+        ("attributes", "quantize", "left"),
+        [
+            ("", "y, unit, z0", "DQ DQ Add Q"),
+            ("<alpha = 0.1666666716>", "y, unit, z0", "DQ DQ Add Q"),
+            ("", "y, t, z0", "DQ HardSigmoid Q"),  # the last integer stands for 63.75
+            ("", "y, unit, z9", "DQ HardSigmoid Q"),  # 9 integers lie below 0
+        ],
+    )
+    def test_where_the_range_ends_at_0_and_1_it_is_a_sum(self, attributes, quantize, left):
+        body = f"x = DequantizeLinear(q, s, z9)\ny = HardSigmoid{attributes}(x)\nr = QuantizeLinear({quantize})"
+        editor = graph("uint8[4] q", "uint8[4] r", body, "float[1] unit = {0.00392156886}")
+        hard_sigmoid_to_sum(editor)
+        editor.ir.passes.common.RemoveUnusedNodesPass()(editor.model)
+        assert kinds(editor) == left
+        if "Add" in left:
+            x, middle = (editor.source(value) for value in editor.nodes("Add")[0].inputs)
+            assert x == TensorQParams(pytest.approx(0.5 * (1 / 6 if attributes else 0.2)), 9, "UINT8")
+            assert middle == TensorQParams(pytest.approx(0.5 / 255), 0, "UINT8")
+
+    def test_of_floats_it_stays(self):
+        editor = graph("float[4] x", "uint8[4] r", "y = HardSigmoid(x)\nr = QuantizeLinear(y, s, z0)")
+        hard_sigmoid_to_sum(editor)
+        assert kinds(editor) == "HardSigmoid Q"
 
 
 LINEAR = """x = DequantizeLinear(q, s, z0)
