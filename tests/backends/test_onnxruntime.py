@@ -14,6 +14,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.measure.noise import sqnr
 from fxquant.patterns.defaults import DEFAULT_PATTERNS
+from tests.exporting.onnx.test_export import SEVEN_BITS
 
 
 class Residual(nn.Module):
@@ -31,11 +32,6 @@ SYMMETRIC = fxq.QConfig(
 )
 
 
-SEVEN_BITS = fxq.QConfig(
-    fxq.get_default_qconfig().activation, fxq.get_default_qconfig().weight.with_args(reduce_range=True)
-)
-"""Of weights: where a processor lacks VNNI, kernels of the runtime add two products of bytes in 16 bits, which wider ones
-overflow."""
 MOST_LOST = 0.5
 """dB, as ``benchmarks/exports.py`` allows: on so few values, roundings that go the other way decide tenths."""
 

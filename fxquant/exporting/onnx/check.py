@@ -26,6 +26,13 @@ MOST_BREACHES = 1e-3
 """Part of the values of a unit that may differ, ties not counted, before the file is called wrong."""
 
 
+OVERFLOWS = (
+    "on processors without VNNI its layers add two products in 16 bits, which weights of 8 bits overflow; "
+    "those of 7 do not: weight.with_args(reduce_range=True) in a QConfig"
+)
+"""What to do where kernels of ONNX Runtime are off by many steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """Says how far two runs of the same float operators may be apart."""
@@ -257,7 +264,11 @@ def judged(report: OnnxReport) -> OnnxReport:
         )
     coarse = [f"{row.name} ({' '.join(row.kernels)}): {row.fused_steps:.3g}" for row in report.rows if is_coarse(row)]
     if coarse:
-        warn(f"{report.runtime}'s kernels differ by more than one step from the file's operators", got=listing(coarse))
+        warn(
+            f"{report.runtime}'s kernels differ by more than one step from the file's operators",
+            got=listing(coarse),
+            hint=OVERFLOWS if report.runtime == OnnxRuntime.name else "",
+        )
     return report
 
 

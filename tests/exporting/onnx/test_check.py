@@ -188,8 +188,10 @@ def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
 
 def test_a_kernel_that_is_off_by_more_than_one_step_is_warned_of(report):
     row = fxq.OnnxRow("add", ("Add",), "add", ("QLinearAdd",), True, 100, 0, 0, 0.0, 3, 2.0)
-    with pytest.warns(FxQuantWarning, match="differ by more than one step"):
-        check.judged(fxq.OnnxReport((row,)))
+    with pytest.warns(FxQuantWarning, match="differ by more than one step") as caught:
+        check.judged(fxq.OnnxReport((row,), runtime="ONNX Runtime"))
+    assert "on processors without VNNI" in str(caught[0].message)
+    assert "weight.with_args(reduce_range=True)" in str(caught[0].message)
 
 
 @pytest.mark.parametrize(
