@@ -20,9 +20,11 @@ help: ## list the targets
 demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs; text here, picture in out/
 	@$(BIN)/python -m fxquant demo --output out
 
+# Compiled modules are kept whatever the environment says: tests start a hundred processes that import the package, and
+# pytest rewrites the assertions of every test in each process, which takes longer than all else that collecting them does.
 test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
 test-all: ## every test whole: make test, then slow, fuzz for an hour, hostile, sanitize, large and zoo (many hours, 16 GB of memory)
 	@$(MAKE) test

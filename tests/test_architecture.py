@@ -418,11 +418,6 @@ LARGER_FILES: dict[str, str] = {}
 """File -> why it is one file all the same."""
 
 
-@functools.cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 @dataclass(frozen=True)
 class Source:
     """One Python file of the package."""
@@ -440,14 +435,22 @@ class Source:
         parts = ("fxquant", *self.path.relative_to(PACKAGE).with_suffix("").parts)
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    @property
+    @functools.cached_property
     def tree(self) -> ast.Module:
-        return parse(self.path)
+        return ast.parse(self.path.read_text(encoding="utf-8"))
 
-    @property
-    def imports(self) -> Iterator[tuple[ast.stmt, str]]:
+    @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Everything in the tree."""
+        return tuple(ast.walk(self.tree))
+
+    @functools.cached_property
+    def imports(self) -> tuple[tuple[ast.stmt, str], ...]:
         """Each import statement, and each module that it names."""
-        for node in ast.walk(self.tree):
+        return tuple(self._imports())
+
+    def _imports(self) -> Iterator[tuple[ast.stmt, str]]:
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield node, alias.name
@@ -460,6 +463,15 @@ class Source:
 
 SOURCES = tuple(Source(path) for path in sorted(PACKAGE.rglob("*.py")))
 MODULES = {source.module for source in SOURCES}
+
+
+def dotted(node: ast.AST) -> str:
+    """``torch.ops.aten`` as code has it; what is no name, as a call before the first dot, is left out."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
 
 
 def layer_of(module: str) -> int:
@@ -549,10 +561,10 @@ def test_a_pass_imports_no_pass():
 def test_no_imports_for_type_checkers_only_and_no_star_imports():
     found = []
     for source in SOURCES:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
                 found.append(f"{source.name}:{node.lineno}: import *")
-            if isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node).endswith("TYPE_CHECKING"):
+            if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node).endswith("TYPE_CHECKING"):
                 if source.name in IMPORTED_LATER:
                     continue
                 found.append(f"{source.name}:{node.lineno}: TYPE_CHECKING")
@@ -585,7 +597,7 @@ def test_only_what_is_there_for_it_prints_to_stdout():
     printing = {
         source.name
         for source in SOURCES
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
         if "file" not in {keyword.arg for keyword in node.keywords}
     }
@@ -605,8 +617,8 @@ def test_the_framework_that_is_measured_against_is_not_used():
             for node, module in source.imports
             if module.startswith(FORBIDDEN_MODULES) and (source.name, node in source.tree.body) != (CONTAINERS, False)
         ]
-        for node in ast.walk(source.tree):
-            name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        for node in source.nodes:
+            name = dotted(node) if isinstance(node, ast.Attribute) else ""
             if name.startswith("torch.ops.quantized_decomposed") and source.name in DECOMPOSED:
                 continue
             if name.startswith(FORBIDDEN_MODULES):
@@ -619,7 +631,7 @@ def test_no_tensor_of_a_quantized_dtype_is_made_or_read():
     for source in SOURCES:
         if source.name in DECOMPOSED:
             continue
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             if name in QUANTIZED_TENSORS:
                 found.append(f"{source.name}:{node.lineno}: {name}")
@@ -639,8 +651,8 @@ def definitions() -> dict[str, list[ast.Call]]:
     for source in SOURCES:
         if not source.name.startswith("kernels/") or source.name in ("kernels/library.py", "kernels/call.py"):
             continue
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("define", "define_operator"):
+        for node in source.nodes:
+            if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in ("define", "define_operator"):
                 found.setdefault(source.path.stem, []).append(node)
     return found
 
@@ -658,8 +670,8 @@ def test_operators_are_defined_through_the_library_alone():
         f"{source.name}:{node.lineno}"
         for source in SOURCES
         if source.name not in ("kernels/library.py", *DECOMPOSED)
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in makers
+        for node in source.nodes
+        if isinstance(node, ast.Attribute) and dotted(node) in makers
     ]
     assert found == []
 

@@ -35,6 +35,11 @@ def test_the_framework_is_pinned() -> None:
     assert "-m pytest" in commands[-1]  # its closing line is the last that CI prints
 
 
+def test_compiled_tests_are_kept() -> None:
+    plan = make("--dry-run", "test")
+    assert re.search(r"^PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 \S+ -m pytest ", plan, re.MULTILINE)
+
+
 def test_cuda_has_an_installation_of_its_own() -> None:
     with_cuda = make("--dry-run", "--always-make", "lint", "FXQUANT_CUDA=1")
     assert ".fxquant-cuda" in with_cuda

@@ -85,8 +85,8 @@ class PassManager:
             before = _written(gm)
             gm = item(gm, ctx)
             gm.graph.lint()
-            # Most passes find nothing to do, and writing code takes longer than looking. Whoever made the graph may have
-            # edited it since: the first pass leaves code of all that.
+            # Most passes find nothing to do, and writing code takes longer than looking. Whoever made the graph may
+            # have edited it since: the first pass leaves code of all that.
             if step == 1 or not _same(before, _written(gm)):
                 gm.recompile()
             seconds = time.perf_counter() - start
