@@ -4,7 +4,7 @@ from __future__ import annotations
 
 CHANGED: dict[str, str] = {
     "prepare_fx": "what the model returns is rounded as in torch.ao; sums, pools and attention may be fused further",
-    "prepare_qat_fx": "batch norms stay modules of their own; freeze_bn_stats comes from fxquant.compat.quantization",
+    "prepare_qat_fx": "batch norms stay modules of their own",
     "convert_fx": "modules of fxquant.nn, plain int8 tensors, float32 biases; recurrent layers by dynamic qconfigs",
     "convert_to_reference_fx": "quantize and dequantize are operators of fxquant, not of quantized dtypes",
     "fuse_fx": "needs a torch that has torch.ao.nn.intrinsic; prepare_fx does without",
@@ -37,8 +37,6 @@ CHANGED: dict[str, str] = {
     "fuse_modules_qat": "makes nn.Sequential in place of containers; prepare_qat does without",
     "default_equalization_qconfig": "fxquant.equalize chooses the scales, on the example inputs, where it lowers noise",
     "EqualizationQConfig": "says for which layers; its observers are not read",
-    "freeze_bn_stats": "import it from fxquant.compat.quantization: that of torch.ao knows its own modules only",
-    "update_bn_stats": "import it from fxquant.compat.quantization: that of torch.ao knows its own modules only",
     "float16_static_qconfig": "layers stay float32",
     "float16_dynamic_qconfig": "layers stay float32",
     "default_embedding_qat_qconfig_4bit": "trained in float with 4 bit tables simulated",

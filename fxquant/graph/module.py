@@ -42,6 +42,7 @@ from fxquant.graph.query import (
     NamedClass,
 )
 from fxquant.graph.state_format import check_metadata, state_metadata
+from fxquant.graph.switches import own_switch
 
 _SAVED_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, ORIGINAL_FUNCTION, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
@@ -146,6 +147,10 @@ class NamedGraphModule(GraphModule):
         if get_metadata(self, "quant_plan") is not None:
             raise not_scriptable(self, "torch.jit.script")
         return self
+
+    def apply(self, fn: Callable[[nn.Module], Any]) -> NamedGraphModule:
+        """Call a function with each module, as any module does; a switch of torch.ao is that of this package here."""
+        return super().apply(own_switch(fn))
 
     def train(self, mode: bool = True) -> NamedGraphModule:
         """Set the mode, as of any module, with a warning where integers are to train, which they cannot."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.errors import warn
+from fxquant.graph.switches import SWITCHES
 from fxquant.observers.base import keeping_dtype
 
 STATE = "statistics_frozen"
@@ -53,6 +54,7 @@ FROZEN: dict[type[nn.Module], type[nn.Module]] = {
 _THAWED = {frozen: kind for kind, frozen in FROZEN.items()}
 
 
+@SWITCHES.register("freeze_bn_stats")
 def freeze_bn_stats(module: nn.Module) -> None:
     """For ``model.apply``: batch norms normalize by their running statistics, which no longer change.
 
@@ -71,6 +73,7 @@ def freeze_bn_stats(module: nn.Module) -> None:
         )
 
 
+@SWITCHES.register("update_bn_stats")
 def update_bn_stats(module: nn.Module) -> None:
     """For ``model.apply``: undo ``freeze_bn_stats``; batch norms are then in training mode."""
     if type(module) in _THAWED:

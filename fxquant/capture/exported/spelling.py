@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from fxquant.capture.exported import core_aten
+
 END = 2**63 - 1
 """What exported programs write for the end of a dimension."""
 
@@ -222,7 +224,16 @@ def _cdist(g: Given) -> Spelled:
     return _call(torch.cdist, g["x1"], g["x2"], g["p"], _MODES_OF_CDIST[g["compute_mode"] or 0])
 
 
+def _of_core_aten(read: Callable[[Given], core_aten.Called]) -> Write:
+    def write(g: Given) -> Spelled:
+        function, args = read(g)
+        return _call(function, *args)
+
+    return write
+
+
 SPECIAL: Mapping[str, Write] = {
+    **{name: _of_core_aten(read) for name, read in core_aten.ROWS.items()},
     "cdist": _cdist,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
@@ -265,7 +276,7 @@ SPECIAL: Mapping[str, Write] = {
 }
 """Operators whose arguments stand in another order, or that several spellings of the user's become."""
 
-GIVES_FIRST = frozenset(("embedding_bag", *(f"adaptive_max_pool{n}d" for n in (1, 2, 3))))
+GIVES_FIRST = core_aten.GIVE_FIRST.union(("embedding_bag", *(f"adaptive_max_pool{n}d" for n in (1, 2, 3))))
 """Operators that give several values, of which the user's function gives the first."""
 
 FLAGGED = frozenset(("hardswish", "hardsigmoid", "silu", "mish", "relu6", "celu", "selu", "dropout", "threshold"))
