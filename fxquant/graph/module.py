@@ -113,6 +113,14 @@ class NamedGraphModule(GraphModule):
     it does not hide what a module has: ``model.predict(x)`` that calls ``self(x)`` runs this graph.
     """
 
+    def __init__(self, root: Any, graph: Graph, class_name: str = "GraphModule") -> None:
+        super().__init__(root, graph, class_name)
+        if isinstance(root, nn.Module):  # before torch 2.14 all buffers become a part of the state
+            for path, module in self.named_modules():
+                with suppress(AttributeError):
+                    hidden = root.get_submodule(path)._non_persistent_buffers_set
+                    module._non_persistent_buffers_set |= hidden & module._buffers.keys()
+
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules", {})
         if name in modules:  # first, since generated code asks for little else

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import graph_module
 
 import fxquant as fxq
 from fxquant.capture.tracing import trace
@@ -165,3 +166,29 @@ def test_the_type_of_a_call_that_cannot_be_imported_is_pickled_by_its_name():
     assert torch.equal(loaded(x), quantized(x))
     kinds = [node.meta[CALLED][1] for node in loaded.graph.nodes if CALLED in node.meta]
     assert NamedClass(f"{__name__}.{Own.__qualname__}") in kinds
+
+
+def test_buffers_that_are_no_part_of_the_state_stay_so_with_every_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.14, ``torch.fx`` made all buffers a part of the state."""
+    usual = graph_module._copy_attr
+
+    def of_before(from_module: nn.Module, to_module: nn.Module, target: str) -> None:
+        usual(from_module, to_module, target)
+        for module in to_module.modules():
+            module._non_persistent_buffers_set.clear()
+
+    monkeypatch.setattr(graph_module, "_copy_attr", of_before)
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.ones(1))
+            self.register_buffer("hidden", torch.ones(1), persistent=False)
+            self.plain = torch.ones(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.seen + self.hidden + self.plain
+
+    gm = trace(nn.Sequential(nn.Sequential(Inner())), example_args=(X,))
+    assert gm.state_dict().keys() == {"0.0.seen"}
+    assert dict(gm.named_buffers()).keys() == {"0.0.seen", "0.0.hidden", "0.0.plain"}
