@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
 from fxquant.graph.printer import format_call
-from fxquant.graph.query import module_of, module_path, operator_name, value_of
+from fxquant.graph.query import VALUE, module_of, module_path, operator_name, tensors_of, value_of
 from fxquant.measure.coverage import CoverageRow
 from fxquant.nn.base import QuantizedModule
 from fxquant.passes.instruments import qparams_notes
@@ -25,6 +27,9 @@ FATES: tuple[tuple[str, str, str], ...] = (
     ("other", "other", "an input, the output, a constant, or what is gone in the end"),
 )
 """What can become of a node: name, label, meaning."""
+
+_PLAIN = (int, float, bool, str, torch.Size, torch.dtype, torch.device)
+"""Types of values that describe tensors."""
 
 
 def drawings(subject: Subject) -> list[dict[str, Any]]:
@@ -62,6 +67,7 @@ def _node(
         "inputs": list(dict.fromkeys(source.name for source in node.all_input_nodes)),
         "unit": unit.root if unit else "",
         "fate": _fate(node, unit, row),
+        "bookkeeping": "" if unit else _bookkeeping(node),
         "reason": row.reason if row else "",
         "macs": row.macs if row else 0,
         "qparams": notes.get(node.name, ""),
@@ -80,3 +86,25 @@ def _fate(node: Node, unit: QuantUnit | None, row: CoverageRow | None) -> str:
     if row is None:
         return "other"
     return "excused" if row.excused else row.fate
+
+
+def _bookkeeping(node: Node) -> str:
+    """Say how a node only serves others, so that the page can leave it out; empty where it does more.
+
+    Returns:
+        ``item``: takes a tensor out of a tuple. ``plain``: gives a size or another value of ``_PLAIN``, or checks one.
+    """
+    if node.op in ("placeholder", "output") or VALUE not in node.meta:
+        return ""
+    inputs = node.all_input_nodes
+    if node.target is operator.getitem and inputs and tensors_of(inputs[0]) and value_of(inputs[0]) is None:
+        return "item"
+    if node.meta[VALUE] is type(None):  # what returns nothing may write into a tensor
+        return "plain" if inputs and not any(map(tensors_of, inputs)) else ""
+    return "plain" if _is_plain(node.meta[VALUE]) else ""
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, dict)):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
+    return value in _PLAIN

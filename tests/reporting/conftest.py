@@ -38,6 +38,21 @@ class Net(nn.Module):
         return self.kept(torch.log_softmax(self.head(x.mean((2, 3))), 1))
 
 
+class Halves(nn.Module):
+    """Has sizes, items of a tuple and a check, beside a slice and a constant that are tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.shift = torch.ones(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.size(1) == 8, "eight features")
+        first, second = self.linear(x).chunk(2, -1)
+        joined = torch.cat((second, first[:, :2]), -1).reshape(x.shape[0], x.size(1) - 2)
+        return joined + self.shift[2:]
+
+
 def mapping() -> fxq.QConfigMapping:
     return fxq.get_default_qconfig_mapping().set_module_name("kept", None)
 
@@ -57,6 +72,11 @@ def searched(calibrated: fxq.Quantizer) -> fxq.PrecisionSearch:
     return fxq.search_precision(
         calibrated, [X], budget=fxq.Budget(size=0.9), candidates=["W4A4", "W4A8", "W8A8"], progress=False
     )
+
+
+@pytest.fixture(scope="session")
+def halves() -> fxq.Quantizer:
+    return fxq.prepare(Halves().eval(), torch.ones(2, 8))
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

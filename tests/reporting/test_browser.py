@@ -50,6 +50,30 @@ def test_the_graph_has_a_box_per_unit_and_a_link_per_value(small: Path, opened: 
     assert set(re.findall(r'data-node="([^"]+)"', every)) > {"conv", "bn", "add"}
 
 
+def test_bookkeeping_is_hidden_until_it_is_asked_for(halves: fxq.Quantizer, tmp_path: Path, opened: Opened) -> None:
+    page = fxq.report(halves, tmp_path / "report.html")
+    shown = {"x", "linear", "chunk", "getitem_2", "cat", "reshape", "_tensor_constant0", "add", "output"}
+    usual = opened(page, "view=graph")
+    assert set(re.findall(r'data-node="([^"]+)"', usual)) == shown
+    links = set(re.findall(r'data-from="([^"]+)" data-to="([^"]+)"', usual))
+    assert links == {
+        *(("x", "linear"), ("linear", "chunk"), ("chunk", "getitem_2"), ("getitem_2", "cat"), ("chunk", "cat")),
+        *(("cat", "reshape"), ("reshape", "add"), ("_tensor_constant0", "add"), ("add", "output")),
+    }
+    assert "show bookkeeping (9)" in words(usual, "view")
+    tick = "document.querySelector('.toolbar input[type=checkbox]').click();"
+    every = opened(page, "view=graph", tick)
+    assert set(re.findall(r'data-node="([^"]+)"', every)) > shown | {"size", "getitem", "sub"}
+    found = "location.hash = 'view=graph'; document.getElementById('query').value = 'sub'; "
+    enter = "new KeyboardEvent('keydown', { key: 'Enter' })"
+    search = f"{found} query.dispatchEvent(new Event('input')); query.dispatchEvent({enter});"
+    assert re.search(r'class="box selected"[^>]*data-node="sub"', opened(page, "view=graph", search))
+
+
+def test_without_bookkeeping_there_is_no_switch(small: Path, opened: Opened) -> None:
+    assert "show bookkeeping" not in words(opened(small, "view=graph"))
+
+
 def test_the_graph_is_coloured_by_what_was_measured(small: Path, opened: Opened) -> None:
     script = """
         const by = [...document.querySelectorAll("select")].at(-1);

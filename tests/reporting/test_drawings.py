@@ -44,6 +44,7 @@ def test_what_is_known_of_a_node(calibrated: fxq.Quantizer) -> None:
         "inputs": ["add"],
         "unit": "relu_1",
         "fate": "int8",
+        "bookkeeping": "",
         "reason": "",
         "macs": 2 * 8 * 8 * 8 * 8 * 9,
     }
@@ -54,3 +55,13 @@ def test_what_is_known_of_a_node(calibrated: fxq.Quantizer) -> None:
 def test_a_converted_model_has_its_own_graph_only(calibrated: fxq.Quantizer) -> None:
     (only,) = drawings(subject_of(fxq.convert(calibrated, to="fake_quant")))
     assert only["title"] == "quantized graph"
+
+
+def test_nodes_that_only_serve_others_are_bookkeeping(halves: fxq.Quantizer) -> None:
+    (graph,) = drawings(subject_of(halves))
+    assert {node["name"]: node["bookkeeping"] for node in graph["nodes"] if node["bookkeeping"]} == {
+        **dict.fromkeys(("size", "eq", "_assert", "getattr_1", "getitem_3", "size_1", "sub"), "plain"),
+        **dict.fromkeys(("getitem", "getitem_1"), "item"),
+    }
+    slices = next(node for node in graph["nodes"] if node["name"] == "getitem_2")
+    assert (slices["op"], slices["value"]) == ("getitem", "float32[2,2]")

@@ -5,7 +5,7 @@ const FATES = new Map(DATA.fates.map((fate) => [fate.name, fate]));
 const SEARCHED = DATA.searches.length ? { precision: "Precision" } : {};
 const VIEWS = { overview: "Overview", graph: "Graph", passes: "Passes", tables: "Tables", ...SEARCHED, beside: "Compare" };
 const DEFAULTS = {
-  ...{ view: "overview", node: "", drawing: "0", by: "fate", boxes: "auto", open: "", pass: "", table: "0" },
+  ...{ view: "overview", node: "", drawing: "0", by: "fate", boxes: "auto", open: "", bookkeeping: "hidden", pass: "", table: "0" },
   ...{ search: "0", point: "", cost: "part" },
 };
 
@@ -42,6 +42,7 @@ function state() {
 /** Change some of it; the page follows. */
 function go(changes) {
   const next = { ...state(), ...changes };
+  if (changes.node && nodeOf(changes.node)?.bookkeeping) next.bookkeeping = "shown";
   const kept = Object.entries(next).filter(([key, value]) => key in DEFAULTS && value !== DEFAULTS[key]);
   location.hash = new URLSearchParams(kept).toString();
 }
@@ -126,6 +127,12 @@ function linkTo(name, text = name) {
 function choice(label, key, options, current) {
   const items = options.map(([value, text]) => el("option", { value, selected: value === current }, text));
   return el("label", { className: "choice" }, label, el("select", { onchange: (e) => go({ [key]: e.target.value }) }, items));
+}
+
+/** A box to tick that changes one entry of the state between two values. */
+function tick(label, key, on, off, current) {
+  const box = el("input", { type: "checkbox", checked: current === on, onchange: (e) => go({ [key]: e.target.checked ? on : off }) });
+  return el("label", { className: "choice" }, box, label);
 }
 
 /** Colours of the present theme, for what is drawn on canvas. */

@@ -3,17 +3,19 @@
 const SCALE = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"]; // viridis: told apart without colour vision too
 
 function graphView() {
-  const { drawing, boxes, by, open } = state();
+  const { drawing, boxes, by, open, bookkeeping } = state();
   const shownDrawing = DATA.drawings[Number(drawing)] ?? DATA.drawings[0];
   const titles = DATA.drawings.map((each, place) => [String(place), `${each.title} (${each.nodes.length} nodes)`]);
   const measure = measureOf(by);
   const now = boxesOf(shownDrawing, boxes);
+  const serving = shownDrawing.nodes.filter((node) => node.bookkeeping).length;
   const ways = [["modules", "modules"], ["units", "units"], ["nodes", "every node"]];
   const bar = el(
     "div",
     { className: "toolbar" },
     choice("graph", "drawing", titles, drawing),
     choice("boxes", "boxes", ways, now),
+    serving ? tick(`show bookkeeping (${serving})`, "bookkeeping", "shown", "hidden", bookkeeping) : null,
     now === "modules" && open ? el("button", { type: "button", className: "tab", onclick: () => go({ open: "" }) }, "close all") : null,
     choice("colour by", "by", [["fate", "what becomes of it"], ...MEASURES.map((m) => [m.key, m.label])], by),
     el("span", { className: "zoom" }, [
@@ -25,7 +27,7 @@ function graphView() {
   );
   const canvas = el("div", { className: "canvas", id: "canvas" }, el("p", { className: "remark" }, "placing the boxes …"));
   setUpMoving(canvas);
-  layoutOf(shownDrawing, now, open).then((layout) => {
+  layoutOf(shownDrawing, now, open, bookkeeping).then((layout) => {
     const drawn = picture(layout, measure);
     canvas.replaceChildren(drawn);
     setUpKeys(drawn, layout);

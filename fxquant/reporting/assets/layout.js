@@ -7,16 +7,29 @@ const MOST_AT_ONCE = 150; // more boxes than that are placed in a worker, so tha
 /** What a drawing is shown as: as the address says, or what suits its size. */
 function boxesOf(drawing, boxes) {
   if (boxes !== "auto") return boxes;
-  drawing.units ??= new Set(drawing.nodes.map((node) => node.unit || node.name)).size;
+  const counted = drawing.nodes.filter((node) => !node.bookkeeping);
+  drawing.units ??= new Set(counted.map((node) => node.unit || node.name)).size;
   return drawing.units > MOST_UNITS ? "modules" : "units";
 }
 
 /** Boxes and links of a drawing, as a promise; computed once for each way to draw it. */
-function layoutOf(drawing, boxes, open) {
+function layoutOf(drawing, boxes, open, bookkeeping) {
   drawing.layouts ??= {};
-  const key = `${boxes} ${open}`;
-  drawing.layouts[key] ??= computeLayout(drawing, boxes, open);
+  const key = `${boxes} ${bookkeeping} ${open}`;
+  drawing.layouts[key] ??= computeLayout(bookkeeping === "shown" ? drawing : withoutBookkeeping(drawing), boxes, open);
   return drawing.layouts[key];
+}
+
+/** The drawing without nodes that only serve others: who reads an item of a tuple reads the tuple, and sizes are no links. */
+function withoutBookkeeping(drawing) {
+  const index = indexOf(drawing);
+  const sources = (name) => {
+    const { bookkeeping, inputs } = index.get(name);
+    if (bookkeeping === "item") return inputs.flatMap(sources);
+    return bookkeeping ? [] : [name];
+  };
+  const nodes = drawing.nodes.filter((node) => !node.bookkeeping);
+  return { nodes: nodes.map((node) => ({ ...node, inputs: [...new Set(node.inputs.flatMap(sources))] })) };
 }
 
 async function computeLayout(drawing, boxes, open) {
