@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs wheel matrix fuzz hostile calls slow large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint docs wheel matrix smoke fuzz hostile calls slow large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ matrix: $(READY) ## two minutes of tests with each of PYTHONS and of TORCHES tha
 	@$(BIN)/python scripts/wheels.py --only $(shell uname -m)
 	@$(BIN)/python scripts/matrix.py --wheel dist/fxquant-*-manylinux_2_28_$(shell uname -m).whl --pythons $(PYTHONS) \
 	  --torches $(TORCHES) $(if $(GIGABYTES),--gigabytes)
+
+OLDEST ?= 2.13.0+cpu
+smoke: $(READY) ## two minutes of tests on the torch OLDEST (the oldest that pip brings without CUDA), in an environment in build/smoke
+	@$(BIN)/python scripts/smoke.py --torch $(OLDEST)
 
 SECONDS ?= 60
 SEED ?= 1

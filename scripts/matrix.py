@@ -53,6 +53,7 @@ SMOKE = (
 )
 """Two minutes of one quiet core: what depends most on torch and Python, and needs no torchvision."""
 NEEDED = ("pytest>=8", "hypothesis>=6", "numpy", "tabulate", "tqdm", "safetensors", "psutil", "setuptools>=77")
+NO_SUCH_TORCH = "No matching distribution found"
 LIMIT = 1200.0
 """Seconds for the tests of one row on a busy machine."""
 
@@ -70,6 +71,17 @@ class Row:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an environment imports."""
+
+    torch: str
+    file: Path
+    """``fxquant/__init__.py``."""
+    isa: str
+    """Instruction set of the native kernels."""
 
 
 def interpreter(name: str) -> tuple[str, str] | None:
@@ -141,22 +153,30 @@ def counts(report: Path) -> dict[str, int]:
     return {"passed": found["tests"] - failed - found["skipped"], "failed": failed, "skipped": found["skipped"]}
 
 
+def imported(environment: Environment, **variables: str) -> Imported | str:
+    """Import the package in an environment, and return what it finds; or why that fails, native kernels included."""
+    question = (
+        "import torch, fxquant; from fxquant.kernels.library import native_status as s;"
+        "print(torch.__version__, fxquant.__file__, s().cpu_isa or s().reason)"
+    )
+    asked = environment.run(str(environment.python), "-c", question, **variables)
+    if asked.returncode != 0:
+        return f"fxquant cannot be imported: {asked.stderr.strip()[-300:]}"
+    torch, file, isa = asked.stdout.strip().split(" ", 2)
+    return f"no native kernels: {isa}" if " " in isa else Imported(torch, Path(file), isa)
+
+
 def tried(row: Row, environment: Environment, wheel: Path, clone: Path) -> Row:
     """Install the wheel, run the tests, and return the row with what came of it."""
     done = environment.pip("--no-deps", str(wheel))
     if done.returncode != 0:
         return replace(row, state="failed", why=f"the wheel cannot be installed: {done.stderr.strip()[-300:]}")
-    question = (
-        "import torch, fxquant; from fxquant.kernels.library import native_status as s;"
-        "print(torch.__version__, fxquant.__file__, s().cpu_isa or s().reason)"
-    )
-    asked = environment.run(str(environment.python), "-c", question)
-    if asked.returncode != 0:
-        return replace(row, state="failed", why=f"fxquant cannot be imported: {asked.stderr.strip()[-300:]}")
-    torch, file, isa = asked.stdout.strip().split(" ", 2)
-    row = replace(row, torch=torch)
-    if not Path(file).is_relative_to(environment.folder) or " " in isa:
-        return replace(row, state="failed", why=f"not the wheel and its kernels: {file}, {isa}")
+    found = imported(environment)
+    if isinstance(found, str):
+        return replace(row, state="failed", why=found)
+    row = replace(row, torch=found.torch)
+    if not found.file.is_relative_to(environment.folder):
+        return replace(row, state="failed", why=f"not the wheel: {found.file}")
     report = environment.folder / "report.xml"
     start = time.monotonic()
     try:
@@ -167,11 +187,11 @@ def tried(row: Row, environment: Environment, wheel: Path, clone: Path) -> Row:
     said.write_text(done.stdout + done.stderr)
     if not report.exists():
         return replace(row, state="failed", why=f"pytest ended with {done.returncode}: see {said}")
-    found = counts(report)
-    right = done.returncode == 0 and found["passed"] > 0 and found["failed"] == 0
-    why = f"instruction set {isa}" if right else f"see {said}"
+    numbers = counts(report)
+    right = done.returncode == 0 and numbers["passed"] > 0 and numbers["failed"] == 0
+    why = f"instruction set {found.isa}" if right else f"see {said}"
     seconds = round(time.monotonic() - start, 1)
-    return replace(row, state="passed" if right else "failed", why=why, seconds=seconds, **found)
+    return replace(row, state="passed" if right else "failed", why=why, seconds=seconds, **numbers)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:

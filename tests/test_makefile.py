@@ -49,4 +49,4 @@ def test_cuda_has_an_installation_of_its_own() -> None:
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert script.read_text(encoding="utf-8").rstrip().endswith("make test")
+    assert script.read_text(encoding="utf-8").rstrip().endswith("\nmake docs\nmake smoke\nmake test")
