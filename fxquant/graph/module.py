@@ -115,11 +115,10 @@ class NamedGraphModule(GraphModule):
 
     def __init__(self, root: Any, graph: Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)
-        if isinstance(root, nn.Module):  # before torch 2.14 all buffers become a part of the state
-            for path, module in self.named_modules():
-                with suppress(AttributeError):
-                    hidden = root.get_submodule(path)._non_persistent_buffers_set
-                    module._non_persistent_buffers_set |= hidden & module._buffers.keys()
+        for path, module in self.named_modules():  # before torch 2.14 all buffers become a part of the state
+            with suppress(AttributeError):
+                hidden = root.get_submodule(path)._non_persistent_buffers_set
+                module._non_persistent_buffers_set |= hidden & module._buffers.keys()
 
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules", {})
