@@ -26,7 +26,6 @@ TESTS = (
     "tests/capture/exported/test_state.py",
     "tests/observers/test_minmax.py",
     "tests/fake_quantize/test_tracing.py",
-    "tests/kernels/test_library.py",
     "tests/kernels/linear",
     "tests/artifact/test_format.py",
     "tests/exporting/test_decomposed.py",
