@@ -26,6 +26,7 @@ from fxquant.errors import (
     TracingError,
     UnknownNameError,
 )
+from fxquant.measure.noise import sqnr
 
 X = torch.linspace(-1, 1, 2 * 3 * 6 * 6).reshape(2, 3, 6, 6)
 LABELS = torch.zeros(2, dtype=torch.int64)
@@ -447,6 +448,55 @@ def test_a_batch_of_another_size_names_the_value_that_is_observed():
     )
 
 
+@pytest.mark.parametrize("shape", [(), (6,), (6, 6)])
+def test_a_batch_of_too_few_dimensions(shape):
+    message = refusal(lambda: fxq.calibrate(prepared(), [X, torch.ones(shape)], progress=False))
+    assert message == (
+        "calibration batch 1: a tensor has too few dimensions for the operator that reads it\n"
+        "  at:       %input_1 : [num_users=1] = placeholder[target=input]\n"
+        f"  got:      {len(shape)} in a tensor of shape {shape}\n"
+        "  expected: at least 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        (X.to_sparse(), "sparse_coo where the model takes a dense tensor"),
+        (X.to_mkldnn(), "mkldnn where the model takes a dense tensor"),
+        (torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged), "nested where the model takes a dense tensor"),
+        (X.to("meta"), "on the meta device, where tensors hold no values"),
+    ],
+)
+def test_a_batch_of_another_layout(batch, what):
+    quantizer = fxq.calibrate(prepared(), [X], progress=False)
+    before = {name: value.clone() for name, value in quantizer.state_dict().items()}
+    message = refusal(lambda: fxq.calibrate(quantizer, [X, batch], progress=False))
+    assert message.splitlines()[0] == f"calibration batch 1: the input 'input' is {what}"
+    fxq.calibrate(other := prepared(), [X, X], progress=False)
+    after = quantizer.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in other.state_dict().items() if name in before)
+
+
+def test_a_sparse_input_stays_one_where_the_model_takes_it():
+    class Aggregate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 2)
+
+        def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+            return self.last(torch.sparse.mm(adjacency, self.first(x).relu()))
+
+    torch.manual_seed(0)
+    model, x, adjacency = Aggregate().eval(), torch.randn(10, 8), torch.eye(10).roll(1, 0)
+    converted = fxq.quantize(model, [(x, adjacency.to_sparse())], progress=False)
+    with torch.no_grad():
+        wanted = model(x, adjacency.to_sparse())
+    assert sqnr(wanted, converted(x, adjacency.to_sparse())) > 30
+    with pytest.raises(InputError, match="7 features"):  # and is not what an error is laid to
+        converted(x[:, :7], adjacency.to_sparse())
+
+
 def test_a_single_batch_is_named():
     wrong = BATCHES[1]
     for call, what in (
@@ -659,6 +709,20 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
         "  got:      float32[2, 3, 6, 6], meta\n"
         "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
         "  hint:     give a tensor with values",
+    ),
+    "sparse": (
+        lambda model: model(X.to_sparse()),
+        "the input 'input' is sparse_coo where the model takes a dense tensor\n"
+        "  got:      float32[2, 3, 6, 6], sparse_coo\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
+        "  hint:     input.to_dense()",
+    ),
+    "nested": (
+        lambda model: model(torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged)),
+        "the input 'input' is nested where the model takes a dense tensor\n"
+        "  got:      float32 in a nested tensor\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
+        "  hint:     torch.nested.to_padded_tensor(input, 0.0)",
     ),
     "None": (
         lambda model: model(None),

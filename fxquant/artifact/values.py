@@ -38,7 +38,11 @@ RECORDS: dict[str, Any] = {
 }  # fmt: skip
 """Classes of plain data that a file may hold. ``Fixed`` holds tensors, and is written with the plan."""
 
-ADDED: dict[str, dict[str, Any]] = {"Dynamic": {"per": "tensor"}, "QScheme": {"power_of_two": False}}
+ADDED: dict[str, dict[str, Any]] = {
+    "Dynamic": {"per": "tensor"},
+    "QScheme": {"power_of_two": False},
+    "TensorInfo": {"strided": True},
+}
 """Class -> fields that it has got since files are written, with what stands in their place in files without them. They
 are written only where they hold anything else."""
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import InputError, error_context
+from fxquant.errors import FxQuantError, InputError, error_context
+from fxquant.graph.failures import wrong_bound_input
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import INPLACE, called_module, has_hooks
@@ -55,6 +56,16 @@ class CalibrationInterpreter(BoundInterpreter):
         self._observers = observers
         self._handlers = handlers
         self._inside = inside
+
+    def run(self) -> Any:  # type: ignore[override]
+        try:
+            return super().run()
+        except FxQuantError:
+            raise
+        except Exception as error:  # of an observer or a handler: an input of another kind explains it better
+            if (wrong := wrong_bound_input(self.module, self._bound)) is None:
+                raise
+            raise wrong from error
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import InputError, TracingError, warn
 from fxquant.graph.inputs import bind, describe_call, describe_value, how_to_tensor
 from fxquant.graph.packing import holds_integers
-from fxquant.graph.query import VALUE, TensorInfo, canonical_type, module_of, only_device
+from fxquant.graph.query import VALUE, TensorInfo, canonical_type, is_strided, module_of, only_device
 
 _SIZES = (
     ("in_channels", "input channels"),
@@ -91,6 +91,17 @@ def wrong_input(
         bound = bind(gm, args, kwargs, "the inputs")
     except InputError as error:
         return error
+    return wrong_bound_input(gm, bound, quantized)
+
+
+def wrong_bound_input(gm: GraphModule, bound: Mapping[str, Any], quantized: Collection[str] = ()) -> InputError | None:
+    """``wrong_input`` for inputs that ``bind`` gave.
+
+    Args:
+        gm: A graph whose placeholders know what the example inputs were.
+        bound: Argument name -> value.
+        quantized: Names of the arguments that it takes as quantized values.
+    """
     device = only_device(gm)
     for node in gm.graph.find_nodes(op="placeholder"):
         name = str(node.target).lstrip("*")
@@ -180,6 +191,10 @@ def _mismatch(
         what, hint = "is no tensor", how_to_tensor(value) or ""
     elif value.is_meta:
         what, hint = "is on the meta device, where tensors hold no values", "give a tensor with values"
+    elif known.strided and not is_strided(value):
+        kind_of_value = "nested" if value.is_nested else str(value.layout).removeprefix("torch.").strip("_")
+        hint = f"torch.nested.to_padded_tensor({path}, 0.0)" if value.is_nested else f"{path}.to_dense()"
+        what = f"is {kind_of_value} where the model takes a dense tensor"
     elif device is not None and value.device.type != device.type:
         what, hint = f"is on {value.device}, the model on {device}", f"{path}.to({str(device)!r})"
     elif known.dtype.is_floating_point and not value.is_floating_point():

@@ -227,8 +227,11 @@ def describe_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def describe_value(value: Any, depth: int = DEEPEST_LIST) -> str:
     """Return a value in a few words: ``float32[2, 3, 8, 8]``."""
     if isinstance(value, Tensor):
-        where = ", meta" if value.is_meta else ""
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}"
+        dtype = str(value.dtype).removeprefix("torch.")
+        if value.is_nested:
+            return f"{dtype} in a nested tensor"
+        layout = "" if value.layout is torch.strided else f", {str(value.layout).removeprefix('torch.').strip('_')}"
+        return f"{dtype}{list(value.shape)}{layout}{', meta' if value.is_meta else ''}"
     if isinstance(value, torch.Size):
         return repr(tuple(value))
     if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):

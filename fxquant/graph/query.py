@@ -87,6 +87,8 @@ class TensorInfo:
     device: torch.device
     contiguous: bool = True
     """Whether the elements lay in the order of the dimensions, so that any ``view`` of them exists."""
+    strided: bool = True
+    """Whether it had strides, as a tensor has that is neither sparse nor nested."""
 
     @property
     def has_shape(self) -> bool:
@@ -103,11 +105,17 @@ Value = TensorInfo | tuple["Value", ...] | Mapping[str, "Value"] | type
 """Of a tensor its TensorInfo, of a list or tuple its items, of a dict its values, of anything else its type."""
 
 
+def is_strided(value: torch.Tensor) -> bool:
+    """Tell whether a tensor has strides: a sparse, a nested and an MKLDNN tensor have none."""
+    return value.layout is torch.strided and not value.is_nested
+
+
 def info_of(value: Any) -> Any:
     """Describe a value: a ``Value``."""
     if isinstance(value, torch.Tensor):
-        contiguous = value.layout is not torch.strided or value.is_contiguous()
-        return TensorInfo(tuple(value.shape), value.dtype, value.device, contiguous)
+        strided = is_strided(value)
+        contiguous = not strided or value.is_contiguous()
+        return TensorInfo(tuple(value.shape), value.dtype, value.device, contiguous, strided)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return tuple(info_of(item) for item in value)
     if isinstance(value, dict):

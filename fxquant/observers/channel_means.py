@@ -44,9 +44,15 @@ class ChannelMeans(nn.Module):
         """Take the values of ``x`` (detached, at least one) into account.
 
         Raises:
-            InputError: it has another number of channels than what was seen before.
+            InputError: it has no such dimension, or another number of channels than what was seen before.
         """
         kept = x.dim() + self.axis
+        if kept < 0:
+            raise InputError(
+                "a tensor has too few dimensions for the operator that reads it",
+                got=f"{x.dim()} in a tensor of shape {tuple(x.shape)}",
+                expected=f"at least {-self.axis}",
+            )
         others = [dim for dim in range(x.dim()) if dim != kept]
         wide = torch.promote_types(x.dtype, torch.float32)
         total = x.sum(others, dtype=wide) if others else x.to(wide)

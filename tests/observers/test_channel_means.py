@@ -84,6 +84,17 @@ def test_another_number_of_channels():
     assert seen.means().tolist() == [1.0, 3.0]
 
 
+def test_a_tensor_without_the_dimension():
+    seen = observed(-3, torch.ones(2, 3, 1, 1))
+    with pytest.raises(InputError) as caught:
+        seen(torch.ones(3, 8))
+    assert str(caught.value) == (
+        "a tensor has too few dimensions for the operator that reads it\n"
+        "  got:      2 in a tensor of shape (3, 8)\n"
+        "  expected: at least 3"
+    )
+
+
 def test_parts_of_the_data_are_pooled_once():
     torch.manual_seed(0)
     parts, whole = [ChannelMeans(-1) for _ in range(3)], ChannelMeans(-1)
