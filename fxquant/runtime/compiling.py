@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import KernelError
 from fxquant.graph.query import module_of
 from fxquant.nn.base import QuantizedModule
-from fxquant.runtime.constant_cache import ConstantCache
+from fxquant.runtime.constant_cache import ConstantCache, holds_numbers, holds_tensors
 from fxquant.runtime.execution_plan import (
     ExecutionPlan,
     Guard,
@@ -184,7 +184,7 @@ class _Compiler:
         if not constants:
             return False
         self._values[node] = value = self._constants.values[node]
-        if not _holds_tensors(value):
+        if holds_numbers(value):
             self._fixed[node] = value
         return True
 
@@ -208,9 +208,11 @@ class _Compiler:
                 value = self._call(node)
         except Exception:  # whatever is wrong with the model shows where it runs as it is
             return False
-        if not _holds_tensors(value):  # a size, or what is computed of sizes
+        if holds_numbers(value):  # a size, or what is computed of sizes
             self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
             return True
+        if not holds_tensors(value):  # an object of the user's, in which tensors may be
+            return False
         if self._open is not None and self._open.recording is None:
             self._by_python(node, "a view of what Python computed")  # no program begins with a view
             return True
@@ -268,7 +270,7 @@ class _Compiler:
         value = self._call(node)
         self._values[node] = value
         self._reasons[node] = reason
-        if node.op != "get_attr" and not isinstance(value, Tensor) and not _holds_tensors(value):
+        if node.op != "get_attr" and not isinstance(value, Tensor) and not holds_tensors(value):
             self._varying.add(node)
         self._open.nodes.append(node)
 
@@ -378,10 +380,6 @@ class _Compiler:
             module = owner._modules[name]
             self._module_guards.setdefault(".".join(path.split(".")[:end]), ModuleGuard(owner._modules, name, module))
             owner = module
-
-
-def _holds_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _is_plain(x: Tensor) -> bool:

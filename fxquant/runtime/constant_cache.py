@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import NoneType
 from typing import Any
 
 import torch
@@ -16,6 +17,14 @@ from fxquant.runtime.recording import ForbidRandom, NotRecordableError
 
 LARGEST_CACHED = 1 << 24
 """Bytes of a value that is folded. A larger one is computed in each call."""
+
+_NUMBERS = frozenset(
+    (
+        *(NoneType, bool, int, float, complex, str, bytes, slice, range, type),
+        *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo),
+    )
+)
+"""Types of values that are the same in each call, where they follow from shapes."""
 
 _PURE_SOURCES = ("torch", "_operator", "math", "builtins")
 """Modules whose functions give the same for the same arguments, or say that they draw."""
@@ -112,6 +121,19 @@ class ConstantCache:
 
     def _is_large(self, x: Tensor) -> bool:
         return x.untyped_storage().nbytes() > LARGEST_CACHED and _memory(x) not in self._versions
+
+
+def holds_tensors(value: Any) -> bool:
+    """Tell whether a value is a tensor, or a container of some that torch knows."""
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def holds_numbers(value: Any) -> bool:
+    """Tell whether a value is a number, a text, a dtype or the like, or a container of these.
+
+    An object of another class, such as a dataclass, may hold tensors where nobody can see them.
+    """
+    return all(type(leaf) in _NUMBERS for leaf in pytree.tree_leaves(value))
 
 
 def _is_pure(node: Node) -> bool:

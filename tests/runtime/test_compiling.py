@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -204,3 +205,68 @@ def test_a_program_that_gives_other_values_is_dropped_with_a_warning(monkeypatch
     assert {why for _, why in plan.in_python} == {"the program gave other values"}
     other = torch.randn(4, 6)
     assert torch.equal(model(other), model.__class__.forward.__wrapped__(model, other))
+
+
+@dataclass
+class Scores:
+    """What torch takes no container of tensors for, until it is registered."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+
+class Holder:
+    """A class of the user's that holds a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@torch.fx.wrap
+def held(tensor: Tensor) -> Holder:
+    return Holder(tensor[1:])
+
+
+@torch.fx.wrap
+def taken(holder: Holder) -> Tensor:
+    return holder.tensor.sum(1)
+
+
+class InDataclass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 16)
+
+    def forward(self, x):
+        return Scores(self.layer(x))
+
+
+class InBoth(InDataclass):
+    def forward(self, x):
+        hidden = self.layer(x)
+        return {"all": Scores(hidden, hidden[:1])}
+
+
+class InHolder(InDataclass):
+    def forward(self, x):
+        return taken(held(self.layer(x)))
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    if isinstance(value, Scores):
+        return [each for each in (value.logits, value.hidden) if each is not None]
+    return [value] if isinstance(value, Tensor) else [each for item in value.values() for each in tensors_of(item)]
+
+
+@pytest.mark.parametrize("model", [InDataclass, InBoth, InHolder])
+def test_tensors_in_objects_of_the_users_are_those_of_the_call(model):
+    torch.manual_seed(0)
+    prepared = fxq.calibrate(fxq.prepare(model().eval(), torch.randn(4, 8)), [torch.randn(4, 8)], progress=False)
+    int8, graph = fxq.convert(prepared), fxq.convert(prepared, engine="graph")
+    for _ in range(5):
+        x = torch.randn(4, 8)
+        found, wanted = int8(x), graph(x)
+        assert type(found) is type(wanted)
+        assert tensors_of(wanted)
+        for own, other in zip(tensors_of(found), tensors_of(wanted), strict=True):
+            assert torch.equal(own, other)
