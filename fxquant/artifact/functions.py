@@ -6,7 +6,7 @@ import builtins
 import math
 import operator
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.capture.trace_guards import require_answer, require_exported, require_given, require_rank, require_value
+from fxquant.graph.containers import default_dict
 from fxquant.nn import max_pool, shape
 
 _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
@@ -71,6 +72,8 @@ _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
         " trapezoid trapz tril tril_indices triu triu_indices true_divide trunc unbind unflatten unique_consecutive"
         " unsqueeze vander var var_mean vdot view_as_complex view_as_real vsplit vstack where xlogy zeros zeros_like",
     ),
+    ("torch", torch, "affine_grid_generator as_strided as_tensor empty grid_sampler tensor"),
+    ("torch.sparse", torch.sparse, "addmm log_softmax mm softmax sum"),
     (
         "torch.fft",
         torch.fft,
@@ -100,6 +103,8 @@ _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
 
 _NAMED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("collections.OrderedDict", OrderedDict),
+    ("collections.deque", deque),
+    ("fxquant.default_dict", default_dict),
     ("fxquant.require_answer", require_answer),
     ("fxquant.require_exported", require_exported),
     ("fxquant.require_given", require_given),
@@ -133,6 +138,7 @@ _METHODS = (
     " tril triu trunc type type_as unbind unflatten unfold unsqueeze var view view_as where zero_ bfloat16"
     " transpose_ squeeze_ unsqueeze_ exp_ sqrt_ floor_ round_ neg_ clip copy_ cdouble cfloat char element_size"
     " exponential_ fill_diagonal_ hardshrink new_empty short sum_to_size uniform_ unique"
+    " coalesce indices is_coalesced to_dense to_sparse values"
 )
 
 _OF_FUNCTIONS = {name.removeprefix("torch.") for name in FUNCTIONS if re.fullmatch(r"torch\.\w+", name)}
@@ -152,6 +158,9 @@ _OF_RESULTS = (
 
 ATTRIBUTES = frozenset((*_OF_TENSORS.split(), *_OF_RESULTS.split()))
 """Attributes that ``getattr`` in a graph may read: of tensors, and of what ``topk``, ``svd`` and others return."""
+
+OF_DEVICES = frozenset(("index", "type"))
+"""Attributes that it may read of ``x.device``."""
 
 _ELEMENTWISE = {
     "operator": "add sub mul truediv pow neg pos abs",

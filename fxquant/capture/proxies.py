@@ -13,8 +13,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.fx import Node, Proxy
+from torch.fx import Node, Proxy, Tracer
 from torch.fx.proxy import Attribute
+
+from fxquant.errors import warn
+from fxquant.graph.containers import is_of_own_class, maker_of
 
 
 class Unknown:
@@ -338,6 +341,21 @@ def with_items(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _is_sequence(proxy: TensorProxy) -> bool:
     return type(proxy.example) in (tuple, list)
+
+
+def made_by_node(tracer: Tracer, value: Any) -> Node | None:
+    """Create the node that makes a container of a class of its own, as ``OrderedDict``; None of other values."""
+    if not is_of_own_class(value):
+        return None
+    if (maker := maker_of(value)) is None:
+        name = type(value).__name__
+        warn(
+            "a container of a class of its own becomes a plain one where the model is quantized",
+            got=name,
+            expected=f"a class that makes the same again of its items: {name}(list of items)",
+        )
+        return None
+    return tracer.create_node("call_function", maker[0], tuple(tracer.create_arg(item) for item in maker[1]), {})
 
 
 def on_example(value: Any) -> Any:

@@ -6,7 +6,6 @@ import itertools
 import operator
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -42,7 +41,15 @@ from fxquant.capture.modes import (
     without_marks,
 )
 from fxquant.capture.patches import PatchedNames, traceable_transformers
-from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, keeping_result, on_example, proxies_in, with_items
+from fxquant.capture.proxies import (
+    KnownTensorProxy,
+    TensorProxy,
+    keeping_result,
+    made_by_node,
+    on_example,
+    proxies_in,
+    with_items,
+)
 from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,
@@ -283,10 +290,9 @@ class QuantTracer(Tracer):
             self._running = False
 
     def create_arg(self, a: Any) -> Any:
-        """Convert an argument, without asking a proxy whether it is a parameter. Ordered dicts stay ordered."""
-        if type(a) is OrderedDict:
-            items = [(key, self.create_arg(value)) for key, value in a.items()]
-            return self.create_node("call_function", OrderedDict, (items,), {})
+        """Convert an argument, without asking a proxy whether it is a parameter. Containers keep their classes."""
+        if (made := made_by_node(self, a)) is not None:
+            return made
         if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
             return super().create_arg(a) if isinstance(a, nn.Parameter) else self._factory_tensors.node_of(a)
         if isinstance(a, TensorProxy) and a.tracer is not self:

@@ -30,6 +30,11 @@ MEANINGS = (
     ("must be a string or a real number", "int() or float() of a tensor, whose value is known only at run time"),
     ("expected np.ndarray", "a conversion to numpy and back: no graph sees what happens between"),
     ("__bool__ should return", "a branch on the value of a tensor"),
+    (
+        "argument of type",
+        "an object of a class of its own, given back or handed on: a graph holds tuples, lists, dicts, named tuples "
+        "and dataclasses",
+    ),
 )
 """What torch.fx says -> what it means to somebody who never heard of proxies."""
 

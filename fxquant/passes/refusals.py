@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule
 from fxquant.graph.aliases import changed_argument
+from fxquant.graph.containers import MADE_BY_NODES, default_dict
 from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -50,7 +51,9 @@ FOR_EACH_TOKEN = (
 def only_groups_values(node: Node) -> bool:
     """Tell whether a node only takes one of the results of another node, or puts values together."""
     if isinstance(node.target, type):
-        return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
+        return issubclass(node.target, MADE_BY_NODES) or is_dataclass(node.target)
+    if node.target is default_dict:
+        return True
     return node.target is operator.getitem and isinstance(node.args[0], Node) and not is_one_tensor(node.args[0])
 
 
