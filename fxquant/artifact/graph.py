@@ -11,7 +11,7 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.fx.graph import _custom_builtins
 
-from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, NAMES
+from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, NAMES, OF_DEVICES
 from fxquant.artifact.node_facts import decode_facts, encode_facts
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError, error_context
@@ -74,7 +74,9 @@ def _encode_node(node: Node) -> dict[str, Any]:
     # what a file may not hold is refused here, not by the one who opens it
     _target_of(node.op, target, node.args, node.kwargs, {str(target)}, {str(target)})
     data: dict[str, Any] = {"op": node.op, "name": node.name, "target": target}
-    data["args"] = [encode(item) for item in node.args]
+    # The default of an input that nothing reads may be of any class: it is written as None.
+    given = (None,) if node.op == "placeholder" and node.args and not node.users else node.args
+    data["args"] = [encode(item) for item in given]
     data["kwargs"] = {name: encode(item) for name, item in node.kwargs.items()}
     if isinstance(value := node.meta.get(VALUE), TensorInfo):
         data["value"] = encode(value)
@@ -170,7 +172,7 @@ def _target_of(
         return target
     # Functions and methods from a list.
     if op == "call_function" and target in FUNCTIONS:
-        if FUNCTIONS[target] is getattr and not (len(args) == 2 and not kwargs and args[1] in ATTRIBUTES):
+        if FUNCTIONS[target] is getattr and not (len(args) == 2 and not kwargs and _may_be_read(*args)):
             raise ArtifactError(
                 "the graph reads an attribute that it may not read",
                 got=ascii(args[1:])[:120],
@@ -186,3 +188,9 @@ def _target_of(
             return target
         raise ArtifactError("the graph reads a module or a tensor that the file has not", got=target)
     raise _unknown(ascii(target)[:120])
+
+
+def _may_be_read(source: Any, attribute: Any) -> bool:
+    of_device = isinstance(source, Node) and source.target is getattr and source.args[1:] == ("device",)
+    allowed = ATTRIBUTES | OF_DEVICES if of_device else ATTRIBUTES
+    return isinstance(attribute, str) and attribute in allowed

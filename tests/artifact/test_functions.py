@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph
 
 import fxquant as fxq
+from fxquant.artifact.graph import decode_graph, encode_graph
 from fxquant.errors import ArtifactError
+
+
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
 
 
 class Fn(nn.Module):
@@ -46,6 +54,14 @@ MODELS: dict[str, Callable[[Any, Tensor], Any]] = {
     "special functions": lambda m, h: torch.special.i0(h) + torch.special.ndtr(h) + h.lgamma(),
     "methods that are functions, too": lambda m, h: h.atan().cumsum(1).logsumexp(1).log1p().expm1().nan_to_num(),
     "methods in place": lambda m, h: h.sin().addcmul_(h, h).rsqrt_().log_().nan_to_num_().masked_fill(h > 0, 1),
+    "tensors of sizes": lambda m, h: (
+        h * torch.tensor(h.shape[1]) + torch.as_tensor([h.shape[0], 1.5], dtype=h.dtype).sum()
+    ),
+    "an empty tensor that is filled": lambda m, h: torch.empty(h.shape[0], 8).fill_(2.0) + torch.empty_like(h).copy_(h),
+    "strides of the user's": lambda m, h: torch.as_strided(h, (3, 4), (8, 2)) + h.as_strided((3, 4), (8, 1), 2),
+    "the kind of a device": lambda m, h: (h + len(str(h.device.type)), h.new_tensor(float(h.device.type == "cpu"))),
+    "a grid of an affine map": lambda m, h: torch.affine_grid_generator(h[:, :6].reshape(4, 2, 3), [4, 1, 2, 2], False),
+    "a sparse product": lambda m, h: torch.sparse.mm(h.to_sparse(), h.mT) + h.to_sparse().coalesce().to_dense().sum(),
     "sums without NaN": lambda m, h: (h.nansum(1), torch.nanmean(h), h.trace(), h.diagonal(), h.tensor_split(3, 1)[2]),
 }
 
@@ -84,3 +100,33 @@ def test_save_refuses_an_attribute_that_load_would_refuse(tmp_path: Path) -> Non
         fxq.save(model, tmp_path / "a.fxq")
     assert "'data'" in str(caught.value)
     assert not (tmp_path / "a.fxq").exists()
+
+
+def test_the_default_of_an_input_that_nothing_reads_may_be_of_any_class(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, mode: Any = Mode.FAST) -> Tensor:
+            return self.fc(x)
+
+    x = torch.randn(4, 8)
+    model = fxq.quantize(Net().eval(), [x], progress=False)
+    fxq.save(model, tmp_path / "a.fxq")
+    loaded = fxq.load(tmp_path / "a.fxq")
+    assert torch.equal(loaded(x), model(x))
+    assert torch.equal(loaded(x, mode=Mode.SLOW), model(x))
+
+
+def test_attributes_of_devices_are_read_of_devices_alone() -> None:
+    for source in ("getattr(x, 'device')", "x"):
+        graph = Graph()
+        x = graph.placeholder("x")
+        read = graph.call_function(getattr, (x, "device")) if source != "x" else x
+        graph.output(graph.call_function(getattr, (read, "type")))
+        if source == "x":
+            with pytest.raises(ArtifactError, match="an attribute that it may not read"):
+                encode_graph(graph)
+        else:
+            assert len(decode_graph(encode_graph(graph), [], []).nodes) == 4
