@@ -135,6 +135,9 @@ def spell_assignments(gm: GraphModule) -> None:
     The second becomes ``y[:, :3] = y[:, :3].add_(v)``, as ``y[:, :3] += v`` is traced. torch.export spells all so.
     """
     for node in reversed(list(gm.graph.nodes)):  # copies before what they copy
+        if (mask := _mask_of(node)) is not None:
+            _fill_by_mask(gm, node, mask)
+            continue
         view: Any = node.args[0] if node.args else None
         if not _is_item(view) or changed_argument(node) is not view or list(view.users) != [node]:
             continue
@@ -166,6 +169,49 @@ def spell_assignments(gm: GraphModule) -> None:
         elif value is not node:
             gm.graph.erase_node(node)
             gm.graph.erase_node(view)
+
+
+def _mask_of(node: Node) -> Node | None:
+    """Return the mask of ``y[mask] = number`` and of ``y.index_put_((mask,), number)``; None of other nodes.
+
+    A tensor without dimensions is a number, too. ``masked_fill_`` then writes the same.
+    """
+    if node.kwargs or len(node.args) != 3:
+        return None
+    source, key, value = node.args
+    if node.target in ("index_put_", torch.index_put_) and isinstance(key, (tuple, list)) and len(key) == 1:
+        key = key[0]
+    elif node.target is not operator.setitem:
+        return None
+    if not isinstance(source, Node) or not isinstance(key, Node) or source.op in ("placeholder", "get_attr"):
+        return None
+    info, mask = value_of(source), value_of(key)
+    if not all(isinstance(each, TensorInfo) and each.has_shape for each in (info, mask)):
+        return None
+    assert info is not None
+    assert mask is not None
+    if mask.dtype != torch.bool or mask.shape != info.shape[: len(mask.shape)] or not mask.shape:
+        return None
+    if isinstance(value, Node):
+        given = value_of(value)
+        is_number = isinstance(given, TensorInfo) and given.shape == () and given.dtype == info.dtype
+    else:
+        is_number = type(value) in (int, float, bool) and info.dtype.is_floating_point
+    return key if is_number else None
+
+
+def _fill_by_mask(gm: GraphModule, node: Node, mask: Node) -> None:
+    """Write an assignment by a mask as ``masked_fill_``: its mask broadcasts from the end, not from the begin."""
+    source, _, value = node.args
+    emit = Emitter(gm, node)
+    missing = len(value_of(source).shape) - len(value_of(mask).shape)  # type: ignore[union-attr, arg-type]
+    for _ in range(missing):
+        mask = emit.function(torch.unsqueeze, mask, -1)
+    with gm.graph.inserting_before(node):
+        filled = gm.graph.call_method("masked_fill_", (source, mask, value))
+    filled.meta = {**node.meta, VALUE: value_of(source)}  # type: ignore[arg-type]
+    node.replace_all_uses_with(filled)
+    gm.graph.erase_node(node)
 
 
 def _is_item(node: Any) -> bool:

@@ -234,6 +234,11 @@ def given(m, x):
     return m.first(x)
 
 
+def given_by_mask(m, x):
+    x[x > 0.5] = 0.25
+    return m.first(x)
+
+
 def wider(m, x):
     y = m.first(x)
     y[:, :3] = m.small(x).double()
@@ -248,7 +253,7 @@ def by_list(m, x):
 
 def by_mask(m, x):
     y = m.first(x)
-    y[y > 0] = 0.5
+    y[y > 0] = m.second(x)[y > 0]
     return y + m.second(x)
 
 
@@ -258,6 +263,7 @@ def by_mask(m, x):
         (alias, ALIASED),
         (alias_of_sum, ALIASED),
         (given, GIVEN),
+        (given_by_mask, GIVEN),
         (wider, PROMOTED),
         (by_list, NO_PLAIN_FORM),
         (by_mask, NO_PLAIN_FORM),
@@ -271,6 +277,58 @@ def test_what_cannot_be_a_join_stays_and_says_so(body, reason):
     with torch.no_grad():
         assert torch.equal(prepared(ours), model(theirs))
     assert torch.equal(ours, theirs)
+
+
+def number_by_mask(m, x):
+    y = m.first(x)
+    y[y > 0.25] = 0.5
+    return m.second(x) + y
+
+
+def rows_by_mask(m, x):
+    y = m.first(x)
+    y[y.mean((2, 3)) > 0] = 0  # channels
+    y[y.sum((1, 2, 3)) > 0] = torch.tensor(0.25)  # images
+    return m.second(x) + y
+
+
+def put_by_mask(m, x):
+    y = m.first(x)
+    z = y.index_put_((y > 0.25,), torch.tensor(0.5))
+    return m.second(x) + y * z
+
+
+@pytest.mark.parametrize("body", [number_by_mask, rows_by_mask, put_by_mask])
+def test_a_number_by_a_mask_is_a_fill_and_leaves_the_rest_alone(body):
+    model = net(body)
+    prepared = fxq.prepare(model, X.clone())
+    rows = {row.node: row.reason for row in prepared.coverage().rows}
+    assert not any("in-place" in reason for reason in rows.values())
+    assert {"first", "add", "last"} <= {unit.root for unit in prepared.plan.units}
+    for x in (X.clone(), X[:1] * 3, torch.zeros(0, *X.shape[1:])):
+        with torch.no_grad():
+            assert torch.equal(prepared.graph_module(x), model(x))
+
+
+def integers_by_mask(m, x):
+    y = (m.first(x) * 10).long()
+    y[y > 3] = 2.7  # becomes 2
+    return m.second(x) + y
+
+
+def another_dtype_by_mask(m, x):
+    y = m.first(x)
+    y[y > 0.25] = torch.tensor(1, dtype=torch.int64)
+    return m.second(x) + y
+
+
+@pytest.mark.parametrize("body", [integers_by_mask, another_dtype_by_mask])
+def test_a_fill_that_would_convert_its_number_stays_an_assignment(body):
+    model = net(body)
+    prepared = fxq.prepare(model, X.clone())
+    assert any(NO_PLAIN_FORM in row.reason for row in prepared.coverage().rows)
+    with torch.no_grad():
+        assert torch.equal(prepared(X.clone()), model(X.clone()))
 
 
 BOUNDS = (None, 0, 1, 2, 3, -1, -2, -3)
