@@ -127,5 +127,5 @@ class Yielded:
             yield from islice(found, self.start, self.stop)
         except FxQuantError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failed("making batches failed", error) from error

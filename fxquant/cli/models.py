@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fxquant.cli.command import require
 from fxquant.errors import FxQuantError, InputError, is_library_file
+from fxquant.graph.failures import first_line
 from fxquant.registry import did_you_mean
 
 
@@ -87,7 +88,12 @@ def parse_input(text: str) -> Tensor:
         expected = "sizes of 1 or more, as 1x3x224x224, and perhaps :dtype"
         raise InputError("this is no input", got=repr(text), expected=expected)
     shape = [int(size) for size in match[1].split("x")]
-    return torch.randn(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+    try:
+        return torch.randn(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+    except (RuntimeError, TypeError, OverflowError) as error:  # too large, or of a dtype that has no random numbers
+        raise InputError(
+            "no input of this size and dtype can be made", got=repr(text), hint=first_line(error)
+        ) from error
 
 
 def _torchvision(name: str) -> nn.Module:
@@ -147,11 +153,11 @@ def call_of_users(spec: str, function: Callable[[], Any], does: str, failure: st
         return function()
     except FxQuantError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failed(failure, error) from error
 
 
-def failed(what: str, error: Exception) -> InputError:
+def failed(what: str, error: BaseException) -> InputError:
     """Return the error for what went wrong in a file of the user's, with the line."""
     lines = [f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
     own = [line for line in lines if not is_library_file(line) and "importlib" not in line]
@@ -179,7 +185,7 @@ def _file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look the module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that ends itself, too
         raise failed("the file does not run", error) from error
     return module
 
@@ -189,5 +195,5 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError("there is no such module", got=repr(name), hint=f"{error}; is it on PYTHONPATH?") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failed(f"the module {name} does not run", error) from error

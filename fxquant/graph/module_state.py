@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import FxQuantError, InputError, StateError, listing
 from fxquant.graph.inputs import describe_value
+from fxquant.graph.query import is_strided
 from fxquant.plan.spec import QScheme
 
 _FLOAT32 = torch.finfo(torch.float32)
@@ -71,6 +72,7 @@ def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, schem
         raise InputError(
             "a state holds no integers where a weight is stored", at=key, got=value.dtype, expected=dtype, hint=WHERE
         )
+    _check_strided(key, value)
     if scheme is not None:
         bad = (value < scheme.quant_min) | (value > scheme.quant_max)
         expected = f"{scheme.quant_min} to {scheme.quant_max}, for {scheme}"
@@ -108,7 +110,14 @@ def _numbers(state: Mapping[str, Any], key: str) -> Tensor | None:
         return None
     if value.is_complex():
         raise InputError("a state holds complex values", at=key, got=value.dtype, expected="float values", hint=WHERE)
+    _check_strided(key, value)
     return value.detach().double()
+
+
+def _check_strided(key: str, value: Tensor) -> None:
+    if not is_strided(value):
+        got = describe_value(value)
+        raise InputError("a state holds no dense tensor", at=key, got=got, expected="a dense one", hint=WHERE)
 
 
 def _refuse(what: str, key: str, values: Tensor, bad: Tensor, expected: str, hint: str) -> None:

@@ -84,6 +84,22 @@ def test_what_is_no_input_is_refused(text: str) -> None:
         parse_input(text)
 
 
+@pytest.mark.parametrize("text", ["2x3x99999999999999", "9223372036854775808", "2x3:float8_e4m3fn", "2x3:quint8"])
+def test_an_input_that_cannot_be_made_is_named(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_input(text)
+    lines = str(caught.value).splitlines()
+    assert lines[:2] == ["no input of this size and dtype can be made", f"  got:      {text!r}"]
+
+
+def test_code_that_ends_the_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\ndef make(): sys.exit(3)\n")
+    assert refusal(f"{path}:make") == f"making the model failed\n  at:       {path}:2\n  got:      SystemExit: 3"
+    path.write_text("raise SystemExit('no GPU')\n")
+    assert refusal(f"{path}:make") == f"the file does not run\n  at:       {path}:1\n  got:      SystemExit: no GPU"
+
+
 def refusal(spec: str) -> str:
     with pytest.raises(InputError) as caught:
         load_model(spec)

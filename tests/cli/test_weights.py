@@ -56,7 +56,9 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     assert refusal(lambda path: None, path).startswith("there is no such file of weights")
     assert refusal(lambda path: None, tmp_path).startswith("there is no such file of weights")
     assert "these weights cannot be loaded" in refusal(lambda path: path.write_text("no weights"), path)
-    assert "these weights cannot be loaded" in refusal(lambda path: path.write_bytes(b""), path)
+    for content in (b"", b"hello\n", b"i", b"\x80\x02", b"(dp0\n.", bytes(range(256)), b"PK\x03\x04broken"):
+        wrong = content
+        assert "these weights cannot be loaded" in refusal(lambda path, wrong=wrong: path.write_bytes(wrong), path)
     assert "other objects in a file are code" in refusal(lambda path: torch.save(net(), path), path)
     assert "this file holds no weights" in refusal(lambda path: torch.save([1, 2], path), path)
     assert "a dict without tensors" in refusal(lambda path: torch.save({}, path), path)

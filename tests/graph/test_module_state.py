@@ -60,6 +60,8 @@ def test_a_good_state_is_taken_and_bad_values_are_named_by_key(form: str, strict
     for key in keys(state, "scale", ".weight", ".bias", "min_val"):
         with pytest.raises(InputError, match=f"at: *{key}"):
             model.load_state_dict({**state, key: state[key].to(torch.complex64)}, strict=strict)
+        with pytest.raises(InputError, match=f"(?s)no dense tensor.*at: *{key}.*sparse_coo"):
+            model.load_state_dict({**state, key: state[key].to_sparse()}, strict=strict)
     model.load_state_dict(state, strict=strict)
 
 
