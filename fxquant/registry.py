@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from fxquant.errors import DuplicateNameError, UnknownNameError
+from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -30,7 +30,9 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Raises:
             DuplicateNameError: the name is taken; the message shows by what.
+            SpecError: it is no text.
         """
+        check_name(self._kind, name)
         if name in self._items:
             raise DuplicateNameError(
                 f"{self._kind} {name!r} is registered already",
@@ -72,6 +74,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+
+def check_name(kind: str, name: object) -> None:
+    """Refuse a name that no table could print.
+
+    Raises:
+        SpecError: it is no text, or an empty one.
+    """
+    if not isinstance(name, str) or not name.strip():
+        got = repr(name) if isinstance(name, str) else f"{name!r} (a {type(name).__name__})"
+        raise SpecError(f"the name of a {kind} is no text", got=got, expected="a str with a letter in it")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fxquant.errors import DuplicateNameError, UnknownNameError
+from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 from fxquant.registry import Registry, did_you_mean
 
 
@@ -96,3 +96,13 @@ def test_did_you_mean():
     assert did_you_mean("moving_avrage", ["minmax", "moving_average"]) == "did you mean 'moving_average'?"
     assert did_you_mean("onnx", ["minmax", "moving_average"]) == ""
     assert did_you_mean("x", []) == ""
+
+
+@pytest.mark.parametrize(("name", "got"), [(5, "5 (a int)"), (None, "None (a NoneType)"), ("", "''"), (" ", "' '")])
+def test_a_name_is_text(colours, name, got):
+    with pytest.raises(SpecError) as caught:
+        colours.add(name, 3)
+    assert str(caught.value) == (
+        f"the name of a colour is no text\n  got:      {got}\n  expected: a str with a letter in it"
+    )
+    assert list(colours) == ["red", "green"]

@@ -15,6 +15,7 @@ from fxquant.errors import SpecError
 from fxquant.graph.operators.spelling import canonical_target
 from fxquant.graph.query import function_name
 from fxquant.plan.spec import Clamp, Dynamic, Fixed, QParams, QScheme
+from fxquant.registry import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,7 @@ class Pattern:
         return self.output is not Output.FLOAT and (self.handler is None or hasattr(self.handler, "qparams"))
 
     def __post_init__(self) -> None:
+        check_name("pattern", self.name)
         missing = [
             name
             for name in (*self.inputs, *self.dynamic, *filter(None, [self.weight]))

@@ -56,6 +56,11 @@ def test_what_a_tree_knows_of_itself(tree, size, targets, captures):
     assert (tree.size, tree.all_targets, tree.captures) == (size, targets, captures)
 
 
+def test_a_name_is_text():
+    with pytest.raises(SpecError, match="the name of a pattern is no text"):
+        Pattern(5, op(torch.add)(tensor("x"), tensor("y")))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("args", [(), (tensor("x"),)])
 def test_commutative_needs_something_to_swap(args):
     with pytest.raises(SpecError) as caught:
