@@ -343,7 +343,7 @@ def _is_sequence(proxy: TensorProxy) -> bool:
     return type(proxy.example) in (tuple, list)
 
 
-def made_by_node(tracer: Tracer, value: Any) -> Node | None:
+def remade(tracer: Tracer, value: Any) -> Node | None:
     """Create the node that makes a container of a class of its own, as ``OrderedDict``; None of other values."""
     if not is_of_own_class(value):
         return None

@@ -45,9 +45,9 @@ from fxquant.capture.proxies import (
     KnownTensorProxy,
     TensorProxy,
     keeping_result,
-    made_by_node,
     on_example,
     proxies_in,
+    remade,
     with_items,
 )
 from fxquant.capture.trace_guards import (
@@ -277,21 +277,14 @@ class QuantTracer(Tracer):
         node = super().create_node(*args, **kwargs)
         node.stack_trace = user_stack(sys._getframe(1), QuantTracer.trace.__code__)
         if self._bound is not None and node.op == "get_attr":
-            node.meta[VALUE] = info_of(self._attribute(str(node.target)))
+            node.meta[VALUE] = self._untraced(lambda: info_of(attribute_at(self.root, str(node.target))))
         elif self._bound is not None and node.op == "output":
             node.meta[VALUE] = described(node.args[0])
         return node
 
-    def _attribute(self, target: str) -> Any:
-        self._running = True
-        try:
-            return attribute_at(self.root, target)
-        finally:
-            self._running = False
-
     def create_arg(self, a: Any) -> Any:
         """Convert an argument, without asking a proxy whether it is a parameter. Containers keep their classes."""
-        if (made := made_by_node(self, a)) is not None:
+        if (made := remade(self, a)) is not None:
             return made
         if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
             return super().create_arg(a) if isinstance(a, nn.Parameter) else self._factory_tensors.node_of(a)
