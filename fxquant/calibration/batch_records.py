@@ -37,6 +37,8 @@ class BatchRecords:
     """Name of what was measured -> number of the batch -> tensors."""
     histograms: dict[tuple[int, str], Histogram] = field(default_factory=dict)
     """(number of the stretch, name of the observer) -> counts."""
+    digests: dict[int, int] = field(default_factory=dict)
+    """Number of the batch -> 64 bits that tell it from another batch; of none, or of all."""
 
     def add(self, name: str, batch: int, fields: Fields) -> None:
         """Keep what one batch has shown."""
@@ -51,6 +53,7 @@ class BatchRecords:
     def merge(self, other: BatchRecords) -> None:
         """Take what another part of the batches has shown."""
         self.batches += other.batches
+        self.digests |= other.digests
         for name, found in other.values.items():
             self.values.setdefault(name, {}).update(found)
         for (stretch, name), counted in other.histograms.items():
@@ -70,11 +73,14 @@ class BatchRecords:
             for name, found in self.values.items()
         }
         counts = {key: counted for key, counted in self.histograms.items() if key[0] not in gone}
-        return BatchRecords(left, values, counts)
+        digests = {batch: digest for batch, digest in self.digests.items() if stretch_of[batch] not in gone}
+        return BatchRecords(left, values, counts, digests)
 
     def packed(self, *, histograms: bool = True) -> bytes:
         """Return all of it as bytes in the format of safetensors; ``histograms`` says whether with the counts."""
         tensors = {"batches": torch.tensor(self.batches, dtype=torch.int64)}
+        if self.digests:
+            tensors["digests"] = torch.tensor([self.digests[batch] for batch in self.batches], dtype=torch.int64)
         for name, found in self.values.items():
             for place, (batches, fields) in enumerate(_alike(found)):
                 key = f"value/{name}/{place}"
@@ -89,6 +95,8 @@ class BatchRecords:
         """Make one of what ``packed`` gave."""
         tensors = load(content)
         found = cls(tensors.pop("batches").tolist())
+        if (digests := tensors.pop("digests", None)) is not None:
+            found.digests = dict(zip(found.batches, digests.tolist(), strict=True))
         groups: dict[tuple[str, str, str], dict[str, Tensor]] = {}
         for key, value in tensors.items():
             kind, name, place, part = _split(key)

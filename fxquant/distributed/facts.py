@@ -38,6 +38,15 @@ def data_facts(first: Any) -> dict[str, str]:
     }
 
 
+def batch_digest(batch: Any) -> int:
+    """Return 64 bits of a SHA-256 over the tensors, numbers and texts of a batch, as a signed number."""
+    leaves = pytree.tree_leaves(batch)
+    tensors = {str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+    kinds = [f"{leaf.dtype} {list(leaf.shape)}" for leaf in tensors.values()]
+    others = [repr(leaf) for leaf in leaves if isinstance(leaf, (bool, int, float, str))]
+    return int(digest_of_text(digest(tensors), *kinds, *others), 16) - 2**63
+
+
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """Return 16 hexadecimal digits of a SHA-256 over names and bytes."""
     found = hashlib.sha256()

@@ -48,21 +48,29 @@ class DealtBatches:
         """The first batch; None where there is none."""
 
     def of_rank(self, ranks: Ranks, done: Callable[[int], bool] = lambda index: False) -> Iterator[tuple[int, Any]]:
-        """Yield the batches of this rank, each with its number. Those that are ``done`` are dealt to none.
+        """Yield the batches of this rank that are not ``done``, each with its number.
 
-        Batches go round: the first one that is not done to rank 0, the next one to rank 1.
+        Batches go round: the first one that is not done to rank 0, the next one to rank 1. Of data that can be read in
+        its order alone, those that are done go round by themselves, and are yielded, too.
         """
         if self.total is None:
-            turn = number = 0
+            turns = {True: 0, False: 0}
+            number = 0
             for number, item in enumerate(self._data, 1):
-                if not done(number - 1):
-                    if turn % ranks.size == ranks.rank:
-                        yield number - 1, item
-                    turn += 1
+                kind = done(number - 1)
+                if turns[kind] % ranks.size == ranks.rank:
+                    yield number - 1, item
+                turns[kind] += 1
             self.total = number
             return
-        left = [index for index in range(self.total) if not done(index)]
-        own = left[ranks.rank :: ranks.size]
+        yield from self._read([index for index in range(self.total) if not done(index)][ranks.rank :: ranks.size])
+
+    def done_of_rank(self, ranks: Ranks, done: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield this rank's share of batches that are done; none of data that can be read in its order alone."""
+        if self.total is not None:
+            yield from self._read([index for index in sorted(done) if index < self.total][ranks.rank :: ranks.size])
+
+    def _read(self, own: Sequence[int]) -> Iterator[tuple[int, Any]]:
         if self._order is None:
             yield from ((index, self._data[index]) for index in own)
         elif own:

@@ -41,8 +41,8 @@ def share_work(
         timeout: Seconds that a rank waits for the others where they exchange results. A share of the work may take
             that much longer in one rank than in another.
         checkpoint: A folder that all ranks can write to, in which each keeps what it has observed in ``calibrate``: a
-            run that finds it goes on there, in any number of ranks, with the same bits. A run that succeeds removes
-            its files.
+            run that finds it goes on there, in any number of ranks, with the same bits, if its data is the same. A run
+            that succeeds removes its files.
 
     Raises:
         InputError: ``timeout`` is no time, or the group sends no tensors of the CPU.

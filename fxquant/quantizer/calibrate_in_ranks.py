@@ -47,8 +47,8 @@ def calibrate_in_ranks(
 
     Raises:
         InputError: something that has no such record: ``until_stable``, a handler, an observer or an ``observe`` of the
-            user's, a model that writes to its buffers or that has branches; or the data ends before the batches that an
-            earlier run has observed.
+            user's, a model that writes to its buffers or that has branches; or a batch that an earlier run has observed
+            is another one now, or is not there.
         CalibrationError: the model was trained, and has no observers.
         RankError: another rank does not go on, or was given something else.
     """
@@ -67,6 +67,9 @@ def calibrate_in_ranks(
     taken = files.taken(limit, lambda count: stretches_of(prepared, count))
     done = set(taken.batches)
     ranks.compare("what earlier runs have observed", {"checkpoint": str(sorted(done))})
+    for index, item in dealt.done_of_rank(ranks, done):
+        files.check(index, item)
+    ranks.compare("the batches that earlier runs have observed", {})
     # This rank runs its share.
     run = _Share(prepared, files)
     total = None if dealt.total is None else -(-(dealt.total - len(done)) // ranks.size)
@@ -74,10 +77,13 @@ def calibrate_in_ranks(
     example = prepared.example_args if prepared.has_example else None
     try:
         for index, item in tqdm(own, "calibrate", total, unit="batch", disable=not progress or ranks.rank > 0):
+            if index in done:
+                files.check(index, item)
+                continue
             what = f"calibration batch {index}"
             args, kwargs = inputs_of(item, example, what, prepared.graph_module)
             with error_context(what):
-                run.add(index, args, kwargs)
+                run.add(index, args, kwargs, files.digest_of(item))
     except BaseException as error:
         files.write(run.records)
         if isinstance(error, KeyboardInterrupt) and ranks.checkpoint is None and run.records.batches:
@@ -147,8 +153,8 @@ class _Share:
         ]
         self._rows = Rows(prepared)
 
-    def add(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run one batch."""
+    def add(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], digest: int | None) -> None:
+        """Run one batch. ``digest`` tells it from another one; None where no file keeps what it shows."""
         prepared = self._prepared
         self.found_values |= holds_values((args, kwargs))
         number, stretch = self._rows.place(index)
@@ -171,6 +177,8 @@ class _Share:
         for name, recorder in recorders.items():
             recorder.keep(self.records, name, index, stretch)
         self.records.batches.append(index)
+        if digest is not None:
+            self.records.digests[index] = digest
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._files.write(self.records)
             self._saved = time.monotonic()

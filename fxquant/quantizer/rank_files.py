@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
 
 from fxquant.calibration.batch_records import BatchRecords
-from fxquant.distributed.facts import digest, digest_of_text, module_facts
+from fxquant.commandline import VERSION
+from fxquant.distributed.facts import batch_digest, digest, digest_of_text, module_facts
 from fxquant.distributed.ranks import Ranks
 from fxquant.errors import InputError, writing
 from fxquant.quantizer.data import PreparedModel
@@ -26,8 +30,8 @@ def model_facts(prepared: PreparedModel) -> dict[str, str]:
 class RankFiles:
     """The files of one calibration in the folder that ``share_work`` was given; nothing without a folder.
 
-    A file holds what one rank of one run has observed, as safetensors. Its name begins with a digest of the model and
-    of the first batch: other calibrations leave it alone.
+    A file holds what one rank of one run has observed, as safetensors. Its name begins with a digest of the model, of
+    the first batch and of the versions: other calibrations leave it alone. It holds a digest of each batch, too.
 
     Args:
         ranks: Whose files they are.
@@ -36,8 +40,10 @@ class RankFiles:
 
     def __init__(self, ranks: Ranks, facts: Mapping[str, str]) -> None:
         self._folder = ranks.checkpoint
-        self._key = f"calibration-{digest_of_text(json.dumps(facts, sort_keys=True))}"
+        versions = {"version of fxquant": VERSION, "version of torch": torch.__version__}
+        self._key = f"calibration-{digest_of_text(json.dumps({**facts, **versions}, sort_keys=True))}"
         self._ranks = ranks
+        self._digests: dict[int, int] = {}
         self._before = [] if self._folder is None else sorted(self._folder.glob(f"{self._key}-*.safetensors"))
         number = 1 + max((int(path.stem.rsplit("-", 1)[1]) for path in self._before), default=0)
         self._own = f"{self._key}-rank{ranks.rank}-of{ranks.size}-{number}.safetensors"
@@ -56,6 +62,8 @@ class RankFiles:
         for path in self._before:
             try:
                 kept = BatchRecords.unpacked(path.read_bytes())
+                if kept.digests.keys() != {*kept.batches}:
+                    raise KeyError("digests")
                 beyond = {batch for batch in kept.batches if limit is not None and batch >= limit}
                 places = stretches(1 + max(kept.batches, default=-1))
                 found.merge(kept.without(beyond.union(found.batches), places))
@@ -66,7 +74,26 @@ class RankFiles:
                     got=f"{type(error).__name__}: {error}",
                     hint="remove it, and its batches run again",
                 ) from error
+        self._digests = found.digests
         return found
+
+    def digest_of(self, batch: Any) -> int | None:
+        """Return what tells a batch from another one; None where nothing is kept of it."""
+        return None if self._folder is None else batch_digest(batch)
+
+    def check(self, index: int, batch: Any) -> None:
+        """Compare a batch with the one that an earlier run has observed.
+
+        Raises:
+            InputError: it is another one.
+        """
+        if batch_digest(batch) != self._digests[index]:
+            raise InputError(
+                "this batch is another one than that of an earlier run, whose records are in the checkpoint",
+                at=f"calibration batch {index}, {self._folder}",
+                expected="the data of that run in the same order",
+                hint="give another folder for other data; data that is drawn anew in each run cannot be taken up",
+            )
 
     def write(self, records: BatchRecords) -> None:
         """Write what this rank has observed so far: whole, or not at all."""

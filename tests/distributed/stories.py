@@ -30,6 +30,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fxquant as fxq
 from fxquant.distributed import sharing
+from fxquant.distributed.ranks import Ranks
+from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 
 WORLD = 2
 
@@ -310,8 +312,29 @@ def faults(rank: int, folder: Path) -> dict[str, Any]:
     begin = time.monotonic()
     found["hangs"] = refused(lambda: time.sleep(4) if odd else calibrate(good)(), timeout=2)
     found["seconds"] = time.monotonic() - begin
+    calibrate_alone(rank, folder / "one")
+    with fxq.share_work(checkpoint=folder / "one"):
+        found["from one"] = dict(fxq.calibrate(prepared("histogram"), images(5), progress=False).state_dict())
+    wrong = torch.ones(4, 3, 8, 8, dtype=torch.int64)
+    refused(calibrate([*good, wrong]), checkpoint=folder / "later")
+    other = [good[0], good[1] + 1, good[2], good[0]]
+    found["other data later"] = refused(calibrate(other), checkpoint=folder / "later")
+    found["the same data later"] = refused(calibrate([*good, good[0]]), checkpoint=folder / "later")
     found["dies"] = refused(calibrate(dying(5) if odd else images(5)), checkpoint=folder / "kept")
     return found
+
+
+def calibrate_alone(rank: int, folder: Path) -> None:
+    """Begin a calibration in the first rank alone, and fail after three batches."""
+    if rank == 0:
+        batches = (inputs if index < 3 else None for index, inputs in enumerate(images(5)))
+        made = prepared("histogram")
+        with contextlib.suppress(fxq.FxQuantError):
+            calibrate_in_ranks(
+                made, batches, Ranks(None, 1.0, folder), num_batches=None, progress=False, until_stable=False
+            )
+        assert len(list(folder.iterdir())) == 1
+    distributed.barrier()
 
 
 def dying(count: int) -> Iterator[Tensor]:

@@ -25,11 +25,13 @@ from fxquant.calibration import summed_counts
 from fxquant.calibration.batch_records import BatchRecords
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.calibration.recorders import ChannelRecorder, add_counts, recorder_of, replayed, rows_of
-from fxquant.distributed.facts import without_addresses
+from fxquant.distributed.facts import batch_digest, without_addresses
 from fxquant.distributed.processes import Process
 from fxquant.distributed.ranks import Ranks
 from fxquant.distributed.shares import DealtBatches
 from fxquant.errors import CalibrationError, InputError
+from fxquant.quantizer import calibrate_in_ranks as calibrating
+from fxquant.quantizer import rank_files
 from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 from fxquant.training.trained import quantizer_of
 
@@ -107,6 +109,7 @@ EXPECTED = {
     "version": "rank 1 has another version of fxquant than the other ranks.*0.0.9",
     "another step": "rank 1 does not go on.*rank 1: (it is at another step|CalibrationError)",
     "hangs": "rank 1 does not go on.*no answer for 2 s",
+    "other data later": "rank 1 does not go on.*rank 1: InputError: this batch is another one than",
     "dies": "rank 1 does not go on.*rank 1: its process [0-9]+ has ended.*keeps what each rank has observed",
 }
 
@@ -122,17 +125,39 @@ def test_a_rank_that_hangs_is_not_waited_for(faults):
     assert faults["seconds"] < 4 + 3 * 2
 
 
-def test_a_later_run_goes_on_with_what_was_observed(pair):
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The batches that run from here on."""
+    found: list[Tensor] = []
+    usual = calibrating.run_float_graph
+
+    def run(prepared: Any, observers: Any, args: Any, kwargs: Any) -> Any:
+        found.append(args[0])
+        return usual(prepared, observers, args, kwargs)
+
+    monkeypatch.setattr(calibrating, "run_float_graph", run)
+    return found
+
+
+def test_a_later_run_goes_on_with_what_was_observed(pair, runs):
     """In one process: three of five batches were observed by the rank that lived, and do not run again."""
     kept = pair[1] / "kept"
     assert len(list(kept.glob("*.safetensors"))) == 1
-    batches = Reads(stories.images(5))
+    batches = stories.images(5)
     with fxq.share_work(checkpoint=kept):
         found = fxq.calibrate(stories.prepared_by_default(), batches, progress=False)
-    assert sorted(set(batches.read)) == [0, 1, 3]  # the first one is compared
+    assert [index for index, each in enumerate(batches) if any(each is one for one in runs)] == [1, 3]
     wanted = fxq.calibrate(stories.prepared_by_default(), stories.images(5), progress=False)
     assert differences(wanted.state_dict(), found.state_dict()) == []
     assert list(kept.iterdir()) == []
+
+
+def test_what_one_process_has_observed_is_taken_up_by_two(faults):
+    assert differences(stories.calibrated("histogram", stories.images(5)), faults["from one"]) == []
+
+
+def test_data_that_was_refused_harms_no_record(faults):
+    assert faults["the same data later"] == "none"
 
 
 @pytest.mark.parametrize("name", ["", "learned"])
@@ -166,18 +191,6 @@ def test_a_sharded_run_goes_on_in_another_number_of_ranks(pair, name):
         assert torch.equal(momentum["momentum_buffer"], optimizer.state[parameters[key]]["momentum_buffer"]), key
     assert all(math.isfinite(loss) for loss in stories.steps(qat, 0, optimizer))
     assert fxq.convert(qat)(stories.images(1)[0]).isfinite().all()
-
-
-class Reads(list[Tensor]):
-    """A list that knows which items were read."""
-
-    def __init__(self, items: list[Tensor]) -> None:
-        super().__init__(items)
-        self.read: list[Any] = []
-
-    def __getitem__(self, index: Any) -> Any:
-        self.read.append(index)
-        return super().__getitem__(index)
 
 
 def test_without_a_group_calls_are_those_of_one_process():
@@ -306,12 +319,16 @@ def number_of(items: Any) -> int:
 )
 def test_batches_are_dealt_in_turn(data):
     items = list(data) if not isinstance(data, (list, DataLoader)) else data
-    for done, wanted in ((set(), [[0, 2, 4], [1, 3]]), ({0, 2}, [[1, 4], [3]])):
+    for done, wanted, compared in ((set(), [[0, 2, 4], [1, 3]], [[], []]), ({0, 2}, [[1, 4], [3]], [[0], [2]])):
         for rank in range(2):
             given = iter(items) if data is not items else items
             dealt = DealtBatches(given, None)
+            before = list(dealt.done_of_rank(TwoRanks(rank), done))
             found = list(dealt.of_rank(TwoRanks(rank), done.__contains__))
-            assert found == [(each, each) for each in wanted[rank]]
+            assert [each for each in found if each[0] not in done] == [(each, each) for each in wanted[rank]]
+            again = [*before, *(each for each in found if each[0] in done)]
+            assert again == [(each, each) for each in compared[rank]]
+            assert not before or before == again  # what can be read by its number is compared first
             assert (dealt.total, dealt.first) == (5, 0)
 
 
@@ -354,7 +371,7 @@ def widening() -> list[Tensor]:
     return [each * (100 if index > 24 else 1) for index, each in enumerate(stories.images(27, 1))]
 
 
-def test_a_run_on_fewer_batches_takes_no_record_of_later_ones(tmp_path, widening):
+def test_a_run_on_fewer_batches_takes_no_record_of_later_ones(tmp_path, widening, runs):
     """Neither from a file of all of them, nor twice from two files with the same batches."""
     wanted = {count: stories.calibrated("histogram", widening[:count]) for count in (25, 27)}
     with pytest.raises(PowerCutError):
@@ -365,9 +382,9 @@ def test_a_run_on_fewer_batches_takes_no_record_of_later_ones(tmp_path, widening
     copies = tmp_path.parent / f"{tmp_path.name}-copies"
     shutil.copytree(tmp_path, copies)
     assert differences(wanted[25], in_one_process(tmp_path, widening, num_batches=25)) == []
-    reads = Reads(widening)
-    assert differences(wanted[27], in_one_process(copies, reads)) == []
-    assert set(reads.read) == {0}  # it is compared
+    runs.clear()
+    assert differences(wanted[27], in_one_process(copies, widening)) == []
+    assert runs == []
 
 
 def test_an_interrupt_keeps_what_was_observed(tmp_path):
@@ -386,6 +403,48 @@ def test_an_interrupt_keeps_what_was_observed(tmp_path):
     wanted = fxq.calibrate(stories.prepared("histogram"), stories.images(3), progress=False)
     assert differences(wanted.state_dict(), kept.state_dict()) == []
     assert differences(before, untouched.state_dict()) == []
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", [list, iter, DataLoader], ids=["list", "iterator", "loader"])
+def test_other_batches_than_those_that_were_observed_are_refused(tmp_path, kind, runs):
+    """Though the first one is the same; and then what was observed still serves the same data."""
+
+    def data(batches: list[Tensor]) -> Any:
+        return DataLoader(torch.cat(batches), batch_size=4) if kind is DataLoader else kind(batches)
+
+    batches = stories.images(3)
+    with pytest.raises(PowerCutError):
+        in_one_process(tmp_path, interrupted(batches))
+    runs.clear()
+    for place, change in ((1, 1), (2, torch.inf)):
+        others = [each + change if index == place else each for index, each in enumerate([*batches, batches[0]])]
+        words = rf"(?s)this batch is another one.*at: +calibration batch {place}, .*hint: +give another folder"
+        with pytest.raises(InputError, match=words):
+            in_one_process(tmp_path, data(others))
+    assert runs == []
+    wanted = stories.calibrated("histogram", [*batches, batches[0]])
+    assert differences(wanted, in_one_process(tmp_path, data([*batches, batches[0]]))) == []
+    assert len(runs) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_are_told_apart():
+    x = torch.arange(6.0)
+    kinds = [x, x + 1, x.view(2, 3), x.double(), x.int(), {"a": x}, (x, 1), (x, 2), (x, "1"), (x, x), -x, []]
+    digests = [batch_digest(each) for each in kinds]
+    assert digests[0] == digests[5]  # names of inputs are the model's
+    assert len(set(digests)) == len(kinds) - 1
+    assert batch_digest(x.clone()) == batch_digest(x.view(2, 3).t().t().reshape(6)) == digests[0]
+
+
+def test_records_of_another_version_are_left_alone(tmp_path, monkeypatch, runs):
+    with pytest.raises(PowerCutError):
+        in_one_process(tmp_path, interrupted(stories.images(3)))
+    runs.clear()
+    monkeypatch.setattr(rank_files, "VERSION", "0.0.9")
+    in_one_process(tmp_path, stories.images(3))
+    assert len(runs) == 3
     assert len(list(tmp_path.iterdir())) == 1
 
 
