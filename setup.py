@@ -151,7 +151,14 @@ def torch_folder() -> Path:
             "fxquant is built against the torch that is installed, and there is none.\n"
             "  hint:     pip install torch, then pip install --no-build-isolation -e ."
         )
-    return Path(spec.origin).parent
+    folder = Path(spec.origin).parent
+    operators = folder / "include/torch/csrc/stable/ops.h"
+    if not operators.exists() or " permute(" not in operators.read_text():
+        raise SystemExit(
+            "fxquant runs on this torch, but is not built against it: its headers lack functions that kernels call\n"
+            "  hint:     install a wheel, which make wheel builds elsewhere, or pip install 'torch>=2.14' to build"
+        )
+    return folder
 
 
 def include_flags(torch: Path) -> tuple[str, ...]:

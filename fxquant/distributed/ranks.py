@@ -40,7 +40,7 @@ class Ranks:
 
     def __init__(self, group: Any, timeout: float, checkpoint: Path | None) -> None:
         self.timeout, self.checkpoint = timeout, checkpoint
-        self._group, self._step = group, 0
+        self._group, self._step, self._sent = group, 0, 0
         self._processes: Sequence[Process] = ()
         self.rank, self.size = 0, 1
         if group is not None:
@@ -179,19 +179,40 @@ class Ranks:
         return result
 
     def _finish(self, what: str, start: Any) -> None:
-        try:
-            start().wait(timedelta(seconds=self.timeout))
-        except RuntimeError as error:
-            cause = str(error).splitlines()[0][:LONGEST_CAUSE]
-            time.sleep(POLL)  # a rank that has just been killed has not ended yet
-            lost = next((rank for rank in range(self.size) if rank != self.rank and self._cause(rank)), None)
-            if lost is not None:
-                raise self._error(what, lost, self._cause(lost)) from error
-            raise RankError(
-                f"{what}: tensors did not come through the process group",
-                got=cause,
-                expected=f"those of {self.size} ranks within {self.timeout:g} s",
-            ) from error
+        """Start to send tensors, and wait until that is done. Who waits for long says so, which tells who hangs."""
+        self._sent += 1
+        deadline, work = time.monotonic() + self.timeout, None
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                work = work or start()
+                work.wait(timedelta(seconds=max(0.01, min(POLL, left))))
+                return
+            except RuntimeError as error:
+                broken = work is None or work.is_completed()
+                if broken:
+                    time.sleep(POLL)  # a rank that has just been killed has not ended yet
+                absent = self._absent(f"waits/{self._sent}")
+                for rank in range(self.size) if broken else absent:
+                    if rank != self.rank and (cause := self._cause(rank)):
+                        raise self._error(what, rank, cause) from error
+                if not broken and left > 0:
+                    continue
+                if absent and not broken:
+                    raise self._error(what, absent[0], _no_answer(self.timeout)) from error
+                raise RankError(
+                    f"{what}: tensors did not come through the process group",
+                    got=str(error).splitlines()[0][:LONGEST_CAUSE],
+                    expected=f"those of {self.size} ranks within {self.timeout:g} s",
+                ) from error
+
+    def _absent(self, key: str) -> list[int]:
+        """Say that this rank waits, and return the other ranks that have not said it."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        with suppress(RuntimeError, ConnectionError):  # the store is gone with the rank that keeps it
+            self._store.set(f"{key}/{self.rank}", "")
+            return [rank for rank in others if not self._store.check([f"{key}/{rank}"])]
+        return others
 
     def _wait(self, keys: Sequence[str], what: str) -> None:
         deadline = time.monotonic() + self.timeout
@@ -208,7 +229,7 @@ class Ranks:
                 if cause := self._cause(rank):
                     raise self._error(what, rank, cause)
             if missing and time.monotonic() >= deadline:
-                raise self._error(what, missing[0], f"no answer for {self.timeout:g} s: it hangs, or is not there")
+                raise self._error(what, missing[0], _no_answer(self.timeout))
 
     def _cause(self, rank: int) -> str:
         """Return why a rank will not answer any more; empty while it may."""
@@ -230,3 +251,7 @@ class Ranks:
             expected=f"an answer within {self.timeout:g} s",
             hint=keeps if self.checkpoint else "share_work(checkpoint=folder) keeps what each rank has observed",
         )
+
+
+def _no_answer(timeout: float) -> str:
+    return f"no answer for {timeout:g} s: it hangs, or is not there"

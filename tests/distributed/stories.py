@@ -31,6 +31,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import fxquant as fxq
 from fxquant.distributed import sharing
 from fxquant.distributed.ranks import Ranks
+from fxquant.distributed.shared_sums import shared_sum
+from fxquant.errors import InputError
 from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 
 WORLD = 2
@@ -320,8 +322,25 @@ def faults(rank: int, folder: Path) -> dict[str, Any]:
     other = [good[0], good[1] + 1, good[2], good[0]]
     found["other data later"] = refused(calibrate(other), checkpoint=folder / "later")
     found["the same data later"] = refused(calibrate([*good, good[0]]), checkpoint=folder / "later")
+    found["hangs in a sum"] = refused(summing(lambda: time.sleep(4 if odd else 0)), timeout=2)
+    # From here on, the group has a message that never comes.
+    found["fails in a sum"] = refused(summing(failing if odd else lambda: None))
     found["dies"] = refused(calibrate(dying(5) if odd else images(5)), checkpoint=folder / "kept")
     return found
+
+
+def summing(work: Callable[[], Any]) -> Callable[[], Any]:
+    """A sum of two terms, as learned rounding makes thousands of."""
+
+    def term(index: int) -> Tensor:
+        work()
+        return torch.ones(3)
+
+    return lambda: shared_sum("a sum", 2, term, torch.zeros(3))
+
+
+def failing() -> None:
+    raise InputError("no gradient")
 
 
 def calibrate_alone(rank: int, folder: Path) -> None:

@@ -110,6 +110,8 @@ EXPECTED = {
     "another step": "rank 1 does not go on.*rank 1: (it is at another step|CalibrationError)",
     "hangs": "rank 1 does not go on.*no answer for 2 s",
     "other data later": "rank 1 does not go on.*rank 1: InputError: this batch is another one than",
+    "hangs in a sum": "rank 1 does not go on.*a sum.*no answer for 2 s",
+    "fails in a sum": "rank 1 does not go on.*a sum.*rank 1: InputError: no gradient",
     "dies": "rank 1 does not go on.*rank 1: its process [0-9]+ has ended.*keeps what each rank has observed",
 }
 

@@ -60,8 +60,22 @@ def test_cuda_flags_keep_every_rounding() -> None:
 def test_oldest_torch_is_the_one_that_pyproject_asks_for() -> None:
     oldest = ".".join(map(str, builder.OLDEST_TORCH))
     text = (ROOT / "pyproject.toml").read_text()
-    assert text.count(f'"torch>={oldest}') == 2  # to build and to run
+    assert text.count(f'"torch>={oldest}') == 1  # to run; to build, newer headers are wanted
+    assert text.count('"torch>=2.14"]') == 1
     assert builder.TORCH_TARGET == "-DTORCH_TARGET_VERSION=0x020a000000000000"
+
+
+def test_a_torch_whose_headers_are_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of torch 2.13 have no ``permute`` for the stable ABI; a library that was built against 2.14 runs on it."""
+    (tmp_path / "torch").mkdir()
+    origin = str(tmp_path / "torch" / "__init__.py")
+    monkeypatch.setattr(builder, "find_spec", lambda name: spec_from_file_location(name, origin))
+    with pytest.raises(SystemExit, match="fxquant runs on this torch, but is not built against it"):
+        builder.torch_folder()
+    header = tmp_path / "torch/include/torch/csrc/stable/ops.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("inline torch::stable::Tensor permute(\n")
+    assert builder.torch_folder() == tmp_path / "torch"
 
 
 def test_every_cpu_source_has_a_cuda_source_of_the_same_stem() -> None:
