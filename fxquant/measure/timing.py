@@ -22,7 +22,8 @@ from fxquant.measure.runner import function_of
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import QParams
-from fxquant.runtime.recording import NotRecordableError, Recording
+from fxquant.runtime.modes import NotRecordableError
+from fxquant.runtime.recording import Recording
 
 CALLS = ("call_module", "call_function", "call_method")
 SHORTEST = 1e-4

@@ -36,14 +36,9 @@ from fxquant.runtime.execution_plan import (
     with_values,
     without_programs,
 )
+from fxquant.runtime.modes import ForbidCompute, NotRecordableError
 from fxquant.runtime.program import Program
-from fxquant.runtime.recording import (
-    ForbidCompute,
-    NotRecordableError,
-    Recording,
-    clone_reversed,
-    has_pending_conj_or_neg,
-)
+from fxquant.runtime.recording import Recording, clone_reversed, has_pending_conj_or_neg
 
 
 def compile_graph(

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.graph.query import values_read_by
 from fxquant.runtime.execution_plan import TensorGuard, needs_gradient
-from fxquant.runtime.recording import ForbidRandom, NotRecordableError
+from fxquant.runtime.modes import ForbidRandom, NotRecordableError
 
 LARGEST_CACHED = 1 << 24
 """Bytes of a value that is folded. A larger one is computed in each call."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxquant.errors import KernelError
 from fxquant.kernels.call import CALLS
+from fxquant.runtime.modes import Mode, NotRecordableError, view_or_metadata
 from fxquant.runtime.program import (
     CONSTANT,
     INPUT,
@@ -35,43 +35,7 @@ LARGEST_RECORDING = 1 << 29
 """Bytes of all results of what is recorded. Each is kept until the end, and calls so large gain nothing by programs."""
 
 
-class NotRecordableError(Exception):
-    """An operator computes something that no program can hold."""
-
-
-class _Mode(TorchDispatchMode):
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # it would import the compiler, which takes seconds; nothing is compiled in here
-
-
-class ForbidCompute(_Mode):
-    """Lets calls look at tensors, at sizes or through views, and refuses to compute.
-
-    Inside it operators that compute raise ``NotRecordableError``.
-    """
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return _view_or_metadata(self, func, args, kwargs or {})
-
-
-class ForbidRandom(_Mode):
-    """Lets calls compute what is the same each time, and refuses random numbers.
-
-    Inside it operators that draw raise ``NotRecordableError``.
-    """
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise NotRecordableError(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-class Recording(_Mode):
+class Recording(Mode):
     """Records what a thread runs inside :meth:`attempt`, until :meth:`finish`.
 
     Tensors that the operators read are inputs, where they were named so before, results of earlier operators, or
@@ -169,7 +133,7 @@ class Recording(_Mode):
             return self._track_result(func(*args, **kwargs))
         if func in TRANSLATED:
             return TRANSLATED[func](self, *args, **kwargs)
-        return _view_or_metadata(self, func, args, kwargs)
+        return view_or_metadata(self, func, args, kwargs)
 
     def _track_result(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()
@@ -257,21 +221,6 @@ class Recording(_Mode):
         return buffers, views, outputs
 
 
-def _view_or_metadata(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of an operator that only takes views or asks for sizes, or is made of such.
-
-    Raises:
-        NotRecordableError: it does more.
-    """
-    if func._can_decompose():  # under torch.inference_mode operators that are made of others come whole
-        with mode:
-            return func.decompose(*args, **kwargs)
-    returns = func._schema.returns
-    if not returns or any(each.alias_info is None or each.alias_info.is_write for each in returns):
-        raise NotRecordableError(f"{func} is no native loop")
-    return func(*args, **kwargs)
-
-
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -331,6 +280,23 @@ def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float
     return made
 
 
+def _joined(recording: Recording, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    made, place = recording._track_result(torch.cat(tuple(tensors), dim)), 0
+    for x in tensors:
+        if x.shape == (0,) and made.dim() > 1:  # torch.cat passes over it
+            continue
+        recording.copy(made.narrow(dim, place, x.shape[dim]), x)
+        place += x.shape[dim]
+    return made
+
+
+def _stacked(recording: Recording, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    made = recording._track_result(torch.stack(tuple(tensors), dim))
+    for index, x in enumerate(tensors):
+        recording.copy(made.select(dim, index), x)
+    return made
+
+
 def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     if not dims:
         raise NotRecordableError("a roll of all elements in a row")
@@ -380,6 +346,8 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
     _aten.constant_pad_nd.default: _padded,
     _aten.roll.default: _rolled,
     _aten.flip.default: _flipped,
+    _aten.cat.default: _joined,
+    _aten.stack.default: _stacked,
     _aten.as_strided.default: _restrided,
     _aten._unsafe_view.default: lambda recording, x, size: x.view(size),
     _aten.bitwise_xor.Scalar: _by_table(torch.bitwise_xor),

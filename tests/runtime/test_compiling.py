@@ -56,6 +56,30 @@ def check(gm, plan, x) -> None:
             assert found.stride() == wanted.stride()
 
 
+class Towers(nn.Module):
+    """Layers that measure their inputs, and joins of real numbers between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.last = nn.Linear(12, 7), nn.Linear(12, 9), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([F.relu(self.left(x)), F.relu(self.right(x))], -1)
+        return torch.stack([self.last(x), self.last(x.flip(-1))], 1)
+
+
+@torch.no_grad()
+def test_a_model_without_calibration_is_one_program_in_spite_of_its_joins() -> None:
+    torch.manual_seed(0)
+    model, x = Towers().eval(), torch.randn(5, 12)
+    gm = fxq.convert(fxq.prepare(model, x, fxq.default_dynamic_qconfig), engine="graph")
+    gm(x)
+    plan, result = compile_graph(gm, [x])
+    assert torch.equal(result, gm(x))
+    assert kinds(plan) == ["program"]
+    check(gm, plan, x)
+
+
 def shuffle(x):
     n, c, h, w = x.shape
     return x.reshape(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)

@@ -24,8 +24,9 @@ from fxquant.kernels.linear.dynamic_linear import DynamicLinear
 from fxquant.kernels.linear.grouped_weight import PANEL, pack_grouped
 from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.nn.shape import interpolate, taps_of
+from fxquant.runtime.modes import NotRecordableError
 from fxquant.runtime.program import last_failure, library
-from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, ForbidCompute, NotRecordableError, Recording
+from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, Recording
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 
@@ -179,6 +180,22 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     "a flip of channels_last": (
         lambda x: x.contiguous(memory_format=torch.channels_last).flip(1), (lambda: draw(2, 3, 4, 5),)
     ),
+    "a join of real numbers": (
+        lambda x, y: torch.cat([x, y, x[:, :2]], 1), (lambda: torch.randn(3, 5), lambda: torch.randn(3, 4))
+    ),
+    "a join along the first dimension": (
+        lambda x, y: torch.cat([x, y.t()]), (lambda: torch.randn(2, 3), lambda: torch.randn(3, 4))
+    ),
+    "a join of channels_last": (
+        lambda x, y: torch.cat([each.contiguous(memory_format=torch.channels_last) for each in (x, y)], -3),
+        (lambda: torch.randn(2, 3, 4, 5), lambda: torch.randn(2, 6, 4, 5)),
+    ),
+    "a join with nothing": (
+        lambda x, y: torch.cat([x.new_empty(0), x, y[:, :0], y], 1),
+        (lambda: torch.randn(2, 3), lambda: torch.randn(2, 4)),
+    ),
+    "a join of numbers": (lambda x: torch.cat([x, x]), (lambda: torch.randint(9, (4,)),)),
+    "stacked": (lambda x, y: torch.stack([x, y], 1), (lambda: torch.randn(2, 3), lambda: torch.randn(2, 3))),
     "a flip": (lambda x: x.flip(1, -1), (lambda: draw(2, 3, 4, 5),)),
     "a flip of some real numbers": (lambda x: x[:, ::2].flip(0), (lambda: torch.randn(3, 5),)),
     "the other byte": (lambda x: ~(x.view(torch.uint8) ^ 128).view(torch.int8), (lambda: draw(4, 5),)),
@@ -499,15 +516,17 @@ def test_an_error_of_an_operator_reaches_the_caller(recording):
     assert recording.loops == 0
 
 
-def test_looking_lets_through_what_computes_nothing():
-    x = draw(2, 6)
-    with ForbidCompute():
-        assert x.size(1) == 6
-        assert x.reshape(3, 4).transpose(0, 1).shape == (4, 3)
-        with pytest.raises(NotRecordableError):
-            x.reshape(3, 4).t().reshape(12)
-        with pytest.raises(NotRecordableError):
-            x.max()
+@torch.no_grad()
+def test_joins_of_other_dtypes_and_those_that_autograd_follows_are_refused(recording):
+    x, y = torch.randn(2, 3), torch.randn(2, 3, dtype=torch.float64)
+    recording.add_input(x)
+    recording.add_input(y)
+    with pytest.raises(NotRecordableError, match="a copy to another dtype"):
+        recording.attempt(lambda: torch.cat([x, y], 1))
+    assert recording.loops == 0
+    with torch.enable_grad(), pytest.raises(NotRecordableError, match="a copy that autograd follows"):
+        recording.attempt(lambda: torch.cat([x.requires_grad_(), x], 1))
+    assert recording.loops == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.float64])
