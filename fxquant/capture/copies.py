@@ -10,8 +10,8 @@ from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.errors import TracingError
-from fxquant.graph.methods import UNUSED_MODULES, unused_modules
-from fxquant.graph.module import USERS_CLASS, UsersClass
+from fxquant.graph.methods import UNUSED_MODULES, UsersClass, unused_modules
+from fxquant.graph.module import USERS_CLASS
 
 _ROOT_HOOKS = (
     "_forward_pre_hooks",

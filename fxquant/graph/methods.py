@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex, cast
@@ -15,6 +16,31 @@ from fxquant.errors import MethodError
 
 UNUSED_MODULES = "fxquant.beside_forward"
 """Attribute of a traced module: modules without state that its forward does not use, but methods may: a loss, say."""
+
+
+class UsersClass:
+    """A class that travels by name, so that a model can be unpickled where its source code is not."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind: type | None = kind
+        self._path = kind.__module__, kind.__qualname__
+
+    def find(self) -> type | None:
+        """Return the class; None where it cannot be imported."""
+        if self._kind is None:
+            module, name = self._path
+            try:
+                found: Any = importlib.import_module(module)
+                self._kind = functools.reduce(getattr, name.split("."), found)
+            except (ImportError, AttributeError):
+                return None
+        return self._kind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_kind": None, "_path": self._path}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UsersClass:
+        return self
 
 
 def unused_modules(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:

@@ -79,31 +79,6 @@ def get_metadata(model: object, name: str) -> Any:
     return getattr(model, "__dict__", {}).get(METADATA, {}).get(name)
 
 
-class UsersClass:
-    """A class that travels by name, so that a model can be unpickled where its source code is not."""
-
-    def __init__(self, kind: type) -> None:
-        self._kind: type | None = kind
-        self._path = kind.__module__, kind.__qualname__
-
-    def find(self) -> type | None:
-        """Return the class; None where it cannot be imported."""
-        if self._kind is None:
-            module, name = self._path
-            try:
-                found: Any = importlib.import_module(module)
-                self._kind = functools.reduce(getattr, name.split("."), found)
-            except (ImportError, AttributeError):
-                return None
-        return self._kind
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_kind": None, "_path": self._path}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> UsersClass:
-        return self
-
-
 class NamedGraphModule(GraphModule):
     """A ``torch.fx.GraphModule`` whose copies are what it is.
 
