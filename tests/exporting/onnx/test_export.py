@@ -48,7 +48,10 @@ def converted(
     model: nn.Module, x: Any = X, qconfig: Any = None, backend: str = "onnxruntime", to: str = "reference"
 ) -> Any:
     torch.manual_seed(0)
-    qconfig = qconfig or fxq.get_default_qconfig_mapping(backend).set_global(SEVEN_BITS)
+    if qconfig is None:
+        qconfig = fxq.get_default_qconfig_mapping(backend)
+        if backend != "tensorrt":  # which takes no uint8
+            qconfig.set_global(SEVEN_BITS)
     prepared = fxq.prepare(model.eval(), x, qconfig, backend=backend)
     return fxq.convert(fxq.calibrate(prepared, [x], progress=False), to=to)
 
