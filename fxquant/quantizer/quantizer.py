@@ -28,8 +28,9 @@ class Quantizer(PreparedModel):
     """A model that is being quantized: traced, planned, and ready to observe values.
 
     Calling it runs the float model and observes; what comes out is what the model gives, to the bit, but for attention,
-    ``einsum``, ``tensordot``, ``addcmul``, ``lerp``, ``addmv`` and ``addbmm``. These are taken apart and round in
-    another order: to about 1e-6 of the largest value. The model itself is never changed: all work is done on a copy.
+    ``einsum``, ``tensordot``, ``addcmul``, ``lerp``, ``addmv``, ``addbmm``, and ``addmm``, ``baddbmm`` and ``addr``
+    with factors. These are taken apart and round in another order: to about 1e-6 of the largest value. The model
+    itself is never changed: all work is done on a copy.
 
     ``weight_layers`` is for weights with learned rounding, as ``AdaRoundFakeQuantize`` has it: root of the unit ->
     layer with batch norm folded in. ``convert`` takes the integers from its ``weight_fake_quant``.
