@@ -19,6 +19,7 @@ from fxquant.compat.submodules import convert_submodules
 from fxquant.errors import InputError
 from fxquant.exporting import explicit
 from fxquant.graph.module import get_metadata
+from fxquant.quantizer.quantizer import Quantizer
 
 _PRESERVED = "_user_preserved_attributes"
 """Key of ``GraphModule.meta``, torch.fx's own."""
@@ -36,7 +37,9 @@ def converted_model(graph_module: nn.Module, convert_custom_config: Any, qconfig
             "the model was not prepared",
             got=type(graph_module).__name__,
             expected="what prepare_fx or prepare_qat_fx gave",
-            hint="prepare_fx(model, qconfig_mapping, example_inputs) first",
+            hint="fxquant.convert makes the quantized model of a Quantizer"
+            if isinstance(graph_module, Quantizer)
+            else "prepare_fx(model, qconfig_mapping, example_inputs) first",
         )
     if stays_float(graph_module):
         converted: GraphModule = copy.deepcopy(graph_module).eval()

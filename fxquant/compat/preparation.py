@@ -28,6 +28,7 @@ class Observing(Quantizer):
     """A Quantizer that is as lenient as torch.ao is."""
 
     lenient = True
+    why_branches_stay_float = "prepare_fx keeps the branches of torch.cond in float; fxquant.prepare quantizes inside"
 
 
 class Training(Observing):

@@ -25,6 +25,7 @@ from fxquant.quantizer.data import PreparedModel
 Convert = Callable[..., GraphModule]
 
 _NOT_RUN = "no batch of the calibration has run this branch"
+_WHILE_TRAINING = "models that train keep the branches of torch.cond in float"
 _NOT_PREPARED = "the branch could not be quantized: {}: {}"
 
 
@@ -36,17 +37,23 @@ def prepare_branches(prepared: PreparedModel) -> None:
     """
     make: Any = type(prepared)
     options = {"backend": prepared.backend.name, "patterns": prepared.patterns}
-    calls = [] if prepared.trains else list(_calls(prepared.graph_module))
-    operands = _operands(prepared, calls) if calls else {}
+    calls = list(_calls(prepared.graph_module))
+    operands = _operands(prepared, calls) if calls and not prepared.trains else {}
+    kept = _WHILE_TRAINING if prepared.trains else prepared.why_branches_stay_float
     left: dict[str, tuple[CoverageRow, ...]] = {}
     for node, module in calls:
         for name in BRANCHES:
+            if kept:
+                row = _left_in_float(node, name, module.get_submodule(name), operands.get(node.name), kept)
+                left[node.name] = (*left.get(node.name, ()), row)
+                continue
             try:
                 with _without_unused_rules():  # a rule may be for the other branch
                     given = module.get_submodule(name), operands.get(node.name), prepared.config
                     inner = make(*given, input_observer=prepared.input_observer, **options)
             except FxQuantError as error:  # there is nothing to quantize in it, or it does not run on these operands
-                row = _left_in_float(node, name, module.get_submodule(name), operands.get(node.name), error)
+                reason = _NOT_PREPARED.format(type(error).__name__, str(error).partition("\n")[0])
+                row = _left_in_float(node, name, module.get_submodule(name), operands.get(node.name), reason)
                 left[node.name] = (*left.get(node.name, ()), row)
                 continue
             module.add_module(name, inner.graph_module)
@@ -78,10 +85,8 @@ def _without_unused_rules() -> Iterator[None]:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def _left_in_float(
-    call: Node, name: str, branch: Any, operands: tuple[Any, ...] | None, error: FxQuantError
-) -> CoverageRow:
-    """Return the row of a branch that stays float as a whole, with the error of its preparation as the reason."""
+def _left_in_float(call: Node, name: str, branch: Any, operands: tuple[Any, ...] | None, reason: str) -> CoverageRow:
+    """Return the row of a branch that stays float as a whole."""
     if operands is not None:
         with suppress(InputError):  # with shapes, what it multiplies can be counted
             record_values(branch, operands, {})
@@ -92,7 +97,7 @@ def _left_in_float(
         "branch",
         "float",
         sum(map(multiply_accumulates, nodes)),
-        reason=_NOT_PREPARED.format(type(error).__name__, str(error).partition("\n")[0]),
+        reason=reason,
         uncounted=", ".join(filter(None, map(uncounted, nodes))),
     )
 

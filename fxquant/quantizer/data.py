@@ -58,6 +58,8 @@ class PreparedModel:
     """The float graph is to be trained: then values computed from parameters are not folded into constants."""
     lenient: ClassVar[bool] = False
     """Rules that match nothing are not warned of, and a plan may have no units: what other libraries allow."""
+    why_branches_stay_float: ClassVar[str] = ""
+    """Reason that the coverage gives for branches of ``torch.cond``. Empty: they are quantized inside."""
 
     observe: ClassVar[Callable[..., Any]]
     """Runs one batch; the class that users hold has it, and its subclasses may override it."""

@@ -36,6 +36,13 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     preparation: Any = get_metadata(trained, "preparation")
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
         raise not_prepared(trained, "convert", or_training=True)
+    if not preparation.trains:  # of fxquant.compat: its observers stand in the graph
+        raise InputError(
+            "this model has observers in its graph, as prepare_fx makes them",
+            got=type(trained).__name__,
+            expected="what fxquant.prepare or fxquant.prepare_qat gave",
+            hint="fxquant.compat.quantize_fx.convert_fx(prepared)",
+        )
     _refuse_sharded(trained)
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))

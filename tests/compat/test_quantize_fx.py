@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
+import fxquant as fxq
+from fxquant.capture.exported.branches import REASON_OF_BRANCHES
 from fxquant.compat.backend_config import BackendConfig, BackendPatternConfig, DTypeConfig, DTypeWithConstraints
 from fxquant.compat.custom_config import ConvertCustomConfig, PrepareCustomConfig
 from fxquant.compat.fake_quantize import FusedMovingAvgObsFakeQuantize, disable_observer
@@ -381,3 +383,40 @@ def test_an_observer_sees_inputs_and_hidden_states_of_a_recurrent_layer():
     assert [name for name, _ in prepared.named_parameters()] == [name for name, _ in model.named_parameters()]
     other.load_state_dict(prepared.state_dict())
     assert torch.equal(convert_fx(other)(x, h), int8(x, h))
+
+
+class Either(nn.Module):
+    """A layer behind one of two, by the sign of a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cond(x.sum() > 0, self.first, self.second, (x,)))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_branches_stay_float_and_the_coverage_says_so(trains: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(8, 16)
+    mapping = get_default_qat_qconfig_mapping() if trains else get_default_qconfig_mapping()
+    prepared = (prepare_qat_fx if trains else prepare_fx)(Either().train(trains), mapping, (x,))
+    prepared(x)
+    quantized = convert_fx(prepared)
+    assert [type(module).__name__ for module in quantized.modules() if "Linear" in type(module).__name__] == (
+        ["QuantizedLinear", "Linear", "Linear"] if trains else ["Linear", "Linear", "QuantizedLinear"]
+    )
+    coverage = quantized.quant_coverage
+    assert coverage.int8_macs == pytest.approx(32 * 4 / (32 * 4 + 16 * 32))  # one branch runs
+    (row,) = [row for row in coverage.float_rows if row.node == "cond"]
+    assert row.reason == REASON_OF_BRANCHES
+
+
+def test_each_convert_names_the_other() -> None:
+    x = torch.randn(2, 4)
+    model = nn.Sequential(nn.Linear(4, 4)).eval()
+    with pytest.raises(InputError, match=r"hint:     fxquant\.compat\.quantize_fx\.convert_fx\(prepared\)"):
+        fxq.convert(prepare_fx(model, get_default_qconfig_mapping(), (x,)))
+    with pytest.raises(InputError, match=r"hint:     fxquant\.convert makes the quantized model of a Quantizer"):
+        convert_fx(fxq.prepare(model, x))

@@ -14,10 +14,7 @@ from fxquant.capture.exported.inline import copy_into
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.query import CALLED, attribute_at
 
-REASON_OF_BRANCHES = (
-    "which branch of torch.cond runs is known in each call alone, so it takes and gives float values; each branch is"
-    " quantized inside"
-)
+REASON_OF_BRANCHES = "which branch of torch.cond runs is known in each call alone, so it takes and gives float values"
 
 BRANCHES = ("when_true", "when_false")
 """Names of the two children of ``Branches``."""
