@@ -1,7 +1,8 @@
 """Files of ``fxq.export_onnx`` in ONNX Runtime and OpenVINO, beside those of the runtimes' own quantizers.
 
 Same networks, calibration and turns as ``int8.py``. A ratio above 1 says that ours is faster; SQNR against float is
-measured on 64 crops of photographs that were not calibrated on, and theirs is that of the best of their calibrators.
+measured on 64 crops of photographs that were not calibrated on, and theirs is that of the best of their calibrators:
+of all crops together, which a few that reach beyond the ranges of calibration decide, and of the median one.
 Where ours is more than half a dB below, ``fxq.compare`` names the layer that loses most. Networks that the JSON file
 holds are not measured again. Each file is made once, in ``--files``, and read by later runs: ``--make`` makes those
 that are missing and measures nothing, on a busy machine, too. Delete what another version made. Needs
@@ -105,6 +106,10 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         exact = model(images)
     ms = {each.name: median_ms(each, options.batch) for each in contestants}
     noise = {peer: sqnr(exact, output) for peer, output in outputs.items()}
+    of_images = {
+        peer: statistics.median(sqnr(*image) for image in zip(exact, output, strict=True))
+        for peer, output in outputs.items()
+    }
     failures = {each.name: each.failure for each in contestants if each.failure}
     rows = [
         {
@@ -112,6 +117,7 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             "runtime": runtime,
             "ms": {each: ms[each] for each in (runtime, *THEIRS[runtime])},
             "sqnr": {each: noise[each] for each in (runtime, *THEIRS[runtime]) if each in noise},
+            "median_sqnr": {each: of_images[each] for each in (runtime, *THEIRS[runtime]) if each in of_images},
             "failures": {each: failures[each] for each in (runtime, *THEIRS[runtime]) if each in failures},
         }
         for runtime in wanted
@@ -147,6 +153,8 @@ def line(row: dict[str, Any]) -> dict[str, Any]:
         "ratio": ratio(row),
         "dB": row["sqnr"].get(runtime, float("nan")),
         "best of theirs": best_of_theirs(row),
+        "median image": row["median_sqnr"].get(runtime, float("nan")),
+        "theirs of it": best_of_theirs(row, "median_sqnr"),
         "failed": ", ".join(row["failures"]),
     }
 
@@ -156,8 +164,8 @@ def ratio(row: dict[str, Any]) -> float:
     return row["ms"][THEIRS[row["runtime"]][0]] / row["ms"][row["runtime"]]
 
 
-def best_of_theirs(row: dict[str, Any]) -> float:
-    found = [row["sqnr"][name] for name in THEIRS[row["runtime"]] if name in row["sqnr"]]
+def best_of_theirs(row: dict[str, Any], of: str = "sqnr") -> float:
+    found = [row[of][name] for name in THEIRS[row["runtime"]] if name in row[of]]
     return max(found, default=float("nan"))
 
 

@@ -84,10 +84,12 @@ def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
         "runtime": ours,
         "ms": {ours: 2.0, theirs[0]: 3.0, theirs[1]: 9.0},
         "sqnr": {ours: 30.0, theirs[0]: 29.0, theirs[1]: 30.2},
+        "median_sqnr": {ours: 33.0, theirs[0]: 31.0, theirs[1]: 30.5},
         "failures": {},
     }
     assert (exports.ratio(row), exports.best_of_theirs(row)) == (1.5, 30.2)
-    assert {"ms": 2.0, "theirs": 3.0, "dB": 30.0}.items() <= exports.line(row).items()
+    shown = {"ms": 2.0, "theirs": 3.0, "dB": 30.0, "median image": 33.0, "theirs of it": 31.0}
+    assert shown.items() <= exports.line(row).items()
     (summary,) = exports.summary([row, {**row, "ms": {ours: 3.0, theirs[0]: 2.0}}])
     assert [round(value, 3) for value in list(summary.values())[1:]] == [1.0, 0.667, 0.2]
 
