@@ -53,6 +53,7 @@ class CalibrationInterpreter(BoundInterpreter):
         inside: Collection[str] = (),
     ) -> None:
         super().__init__(gm, bound)
+        self._gm = gm
         self._observers = observers
         self._handlers = handlers
         self._inside = inside
@@ -63,7 +64,7 @@ class CalibrationInterpreter(BoundInterpreter):
         except FxQuantError:
             raise
         except Exception as error:  # of an observer or a handler: an input of another kind explains it better
-            if (wrong := wrong_bound_input(self.module, self._bound)) is None:
+            if (wrong := wrong_bound_input(self._gm, self._bound)) is None:
                 raise
             raise wrong from error
 
