@@ -96,6 +96,8 @@ sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer a
 	@echo "== pytest"
 	@$(CHECKED) PYTHONPATH="$(SANITIZED)" OMP_NUM_THREADS=2 \
 	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/runtime
+	@echo "== the loops as a plain program, CALLS calls of each kind"
+	@$(BIN)/python scripts/plain_loops.py --sanitize --cases $(CALLS)
 	@echo "== random calls"
 	@$(CHECKED) PYTHONPATH="$(SANITIZED):$(CURDIR)/tests/kernels" OMP_NUM_THREADS=1 \
 	  $(BIN)/python tests/kernels/random_calls.py --calls $(CALLS)

@@ -1,7 +1,7 @@
 // Runs loops on random arguments with every instruction set of this CPU, as a plain program without torch: so it runs under an
 // emulator too. scripts/plain_loops.py builds it.
 //
-//   plain_loops CASES
+//   plain_loops CASES [FIRST]
 //
 // For each case it prints a digest of what the portable set computed, which must be the same on every processor. Results of
 // the other sets are compared with it byte by byte. The last line counts; a difference makes the exit status 1.
@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "conv/cpu/loops/conv2d.h"
+#include "conv/cpu/loops/conv2d_tiles.h"
 #include "conv/cpu/loops/depthwise.h"
 #include "linear/cpu/loops/weight_only_linear.h"
 #include "matmul/cpu/loops/matmul.h"
+#include "matmul/cpu/loops/matmul_tiles.h"
 #include "norm/cpu/loops/layer_norm.h"
 #include "norm/cpu/loops/softmax.h"
 #include "quantize/cpu/loops/quantize.h"
@@ -118,6 +120,7 @@ ConvShape random_shape(Draw& draw, bool depthwise) {
   s.groups = depthwise ? draw.one_of({2, 16, 17, 40, 64, 70, 96}) : draw.one_of({1, 1, 1, 2, 3, 8});
   s.in_channels = depthwise ? s.groups : s.groups * draw.one_of({1, 3, 4, 7, 16, 20, 33});
   s.channels = depthwise ? s.groups : s.groups * draw.one_of({1, 5, 16, 24, 40, 70});
+  if (!depthwise && s.depthwise()) s.channels *= 2;  // what is depthwise has a loop of its own
   const bool is_volume = draw.chance(4);
   s.kernel_planes = is_volume ? draw.number(1, 3) : 1;
   s.stride_planes = is_volume ? draw.number(1, 2) : 1;
@@ -205,7 +208,16 @@ void convolution(Draw& draw, Compare compare) {
   Convolution c(draw, false);
   const Conv2dArgs args(c.args);
   const int64_t parts = draw.number(1, 3);
+  const bool may_use_tiles = c.args.x_step == c.args.shape.in_channels && c.args.shape.k_groups() > 0;
   compare([&] {
+    if (may_use_tiles && uses_tile_loops()) {
+      const TileConvArgs tiles(c.args, parts);
+      Bytes scratch(tiles.scratch());
+      in_parts(tiles.tasks(), parts, [&](int64_t begin, int64_t end) {
+        FXQ_TILE_LOOP(conv_tiles_loop)(tiles, begin, end, scratch.data());
+      });
+      return c.result();
+    }
     Bytes scratch(args.scratch());
     in_parts(args.tasks(), parts, [&](int64_t begin, int64_t end) {
       FXQ_LOOP_WITH_DOT_PRODUCTS(conv_loop)(args, begin, end, scratch.data());
@@ -239,32 +251,48 @@ Batches batch_of(int64_t count, int64_t stride) {
 template <typename Compare>
 void matmul(Draw& draw, Compare compare) {
   const int64_t batch = draw.number(1, 3), rows = draw.number(1, 70), columns = draw.number(1, 300);
-  const int64_t k = draw.one_of({1, 3, 4, 17, 32, 63, 64, 129}), padded = (k + kKGroup - 1) / kKGroup * kKGroup;
+  const int64_t k = draw.one_of({1, 3, 4, 17, 32, 63, 64, 129});
   const bool a_signed = draw.chance(2), b_signed = draw.chance(2), k_first = draw.chance(2), shares_b = draw.chance(3);
   const int64_t panels = (columns + kPanel - 1) / kPanel, of_b = shares_b ? 1 : batch;
   const Bytes a = draw.bytes(batch * rows * k), b = draw.bytes(of_b * columns * k);
-  const int64_t a_zero = draw.number(0, 255), b_zero = draw.number(-128, 127);
-  Bytes packed(of_b * panels * kPanel * padded), of_a(batch * rows * padded), y(batch * rows * columns);
-  std::vector<int32_t> sums(of_b * panels * kPanel);
+  const int32_t a_zero = static_cast<int32_t>(draw.number(0, 255)), b_zero = static_cast<int32_t>(draw.number(-128, 127));
+  Bytes y(batch * rows * columns);
   std::vector<float> y_float(y.size());
-  const PackArgs pack_b{b.data(), static_cast<uint8_t>(b_signed ? 0 : 0x80), batch_of(of_b, columns * k),
-                        k_first ? k : 1, k_first ? 1 : columns, columns, k, padded, 1, k * a_zero * b_zero, -a_zero,
-                        packed.data(), sums.data()};
-  const PackArgs pack_a{a.data(), static_cast<uint8_t>(a_signed ? 0x80 : 0), batch_of(batch, rows * k), k, 1, rows, k,
-                        padded, 1, 0, 0, of_a.data(), nullptr};
-  MatmulArgs args{rows, k, columns, of_a.data(), padded, batch_of(batch, rows * padded),
-                  reinterpret_cast<const int8_t*>(packed.data()), sums.data(), batch_of(batch, shares_b ? 0 : 1),
-                  static_cast<int32_t>(-b_zero), draw.positive(-14, -8), draw.output(draw.chance(2)), nullptr, nullptr};
-  draw.chance(3) ? args.y_float = y_float.data() : nullptr;
-  if (args.y_float == nullptr) args.y = y.data();
+  const float scale = draw.positive(-14, -8);
+  const OutputQParams qparams = draw.output(draw.chance(2));
+  const bool is_float = draw.chance(3);
   const int64_t parts = draw.number(1, 3);
   compare([&] {
     std::fill(y.begin(), y.end(), uint8_t{0});
+    const bool on_tiles = uses_tile_loops();
+    const int64_t padded = on_tiles ? tile_padded_k(k) : (k + kKGroup - 1) / kKGroup * kKGroup;
+    // Tiles read whole rows where they lie, signed or not. What is packed is unsigned, and its zero point is that of bytes.
+    const bool in_place = on_tiles && padded == k, flips = a_signed && in_place;
+    const int32_t zero = a_zero - (flips ? 128 : 0);
+    Bytes packed(of_b * panels * kPanel * padded), of_a(on_tiles ? 0 : batch * rows * padded);
+    std::vector<int32_t> sums(of_b * panels * kPanel);
+    const PackArgs pack_b{b.data(), static_cast<uint8_t>(b_signed ? 0 : 0x80), batch_of(of_b, columns * k),
+                          k_first ? k : 1, k_first ? 1 : columns, columns, k, padded, on_tiles ? kNBlockPanels : 1,
+                          static_cast<int32_t>(k * zero * b_zero), -zero, packed.data(), sums.data()};
     FXQ_LOOP_WITH_DOT_PRODUCTS(pack_panels_loop)(pack_b, 0, of_b * panels);
-    FXQ_LOOP(pack_rows_loop)(pack_a, 0, batch * rows);
-    in_parts(batch * args.row_blocks() * args.column_blocks(), parts, [&](int64_t begin, int64_t end) {
-      FXQ_LOOP_WITH_DOT_PRODUCTS(matmul_loop)(args, begin, end);
-    });
+    MatmulArgs args{rows, k, columns, a.data(), k, batch_of(batch, rows * k),
+                    reinterpret_cast<const int8_t*>(packed.data()), sums.data(), batch_of(batch, shares_b ? 0 : 1),
+                    -b_zero, scale, qparams, is_float ? nullptr : y.data(), is_float ? y_float.data() : nullptr};
+    if (on_tiles) {
+      const TileMatmulArgs tiles{args, padded, 1, a_signed, in_place};
+      Bytes scratch(tiles.scratch());
+      in_parts(batch * tiles.strips() * tiles.n_blocks(), parts, [&](int64_t begin, int64_t end) {
+        FXQ_TILE_LOOP(matmul_tiles_loop)(tiles, begin, end, scratch.data());
+      });
+    } else {
+      const PackArgs pack_a{a.data(), static_cast<uint8_t>(a_signed ? 0x80 : 0), batch_of(batch, rows * k), k, 1, rows, k,
+                            padded, 1, 0, 0, of_a.data(), nullptr};
+      FXQ_LOOP(pack_rows_loop)(pack_a, 0, batch * rows);
+      args.a = of_a.data(), args.row_stride = padded, args.a_matrices = batch_of(batch, rows * padded);
+      in_parts(batch * args.row_blocks() * args.column_blocks(), parts, [&](int64_t begin, int64_t end) {
+        FXQ_LOOP_WITH_DOT_PRODUCTS(matmul_loop)(args, begin, end);
+      });
+    }
     Result all;
     append(all, y);
     append(all, y_float);
@@ -443,14 +471,15 @@ auto comparer(Counts& counts, const char* name, int64_t number) {
 
 int main(int count, char** arguments) {
   const int64_t cases = count > 1 ? std::atoll(arguments[1]) : 100;
+  const int64_t first = count > 2 ? std::atoll(arguments[2]) : 0;
   Counts counts;
   std::string names;
-  for (const int32_t set : {1, 2, 3, 7, 8}) {  // the others run the same versions of these loops
+  for (const int32_t set : {1, 2, 3, 5, 6, 7, 8}) {  // brgemm is a part of torch
     if (!fxquant_has_isa(set)) continue;
     counts.sets.push_back(set);
     names += std::string(" ") + kSets[set];
   }
-  for (int64_t i = 0; i < cases; ++i) {
+  for (int64_t i = first; i < first + cases; ++i) {
     const auto each = [&](const char* name, auto loop, uint32_t kind) {
       Draw draw(static_cast<uint32_t>(i) * 16 + kind);
       loop(draw, comparer(counts, name, i));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import plain_loops
-from scripts.plain_loops import CHOICE, CPUS, SOURCE, STEMS, Outcome, builder, compared, main, missing
+from scripts.plain_loops import CHOICE, CPUS, LOOPS, SOURCE, STEMS, Outcome, builder, compared, main, missing
 
 HEADER = re.compile(r'#include "\w+/cpu/loops/(\w+)\.h"')
 
@@ -63,6 +64,37 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, **changed: Outcome) -> None:
     monkeypatch.setattr(
         plain_loops, "run", lambda program, cases, cpu=None: {**right, **changed}[CPUS[cpu]] if cpu else here
     )
+
+
+def test_cases_for_sanitizers_run_in_stretches_without_gap_or_overlap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[int] = []
+
+    def run(program: Path, cases: int, first: int) -> Outcome:
+        ran.extend(range(first, first + cases))
+        wrong = ("conv 1100: avx2 differs from portable",) if first <= 1100 < first + cases else ()
+        return Outcome(("conv 0 aa",) * cases * LOOPS, wrong, "portable avx2; best avx2;")
+
+    monkeypatch.setattr(plain_loops, "build", lambda machine, cxx, target, sanitize: target)
+    monkeypatch.setattr(plain_loops, "run", run)
+    assert main(["--sanitize", "--cases", "1100", "--first", "7"]) == 1
+    assert sorted(ran) == list(range(7, 1107))
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"{platform.machine()}: portable avx2; {1100 * LOOPS} calls, each with every set, 1 differences",
+        "conv 1100: avx2 differs from portable",
+    ]
+
+
+def test_a_build_for_sanitizers_checks_every_loop() -> None:
+    steps = builder(platform.machine(), sanitize=True).cpu_steps("true", Path())
+    assert all("-fsanitize=address,undefined" in step.command for step in steps)
+    steps = builder(platform.machine()).cpu_steps("true", Path())
+    assert not any("-fsanitize=address,undefined" in step.command for step in steps)
+
+
+def test_a_case_has_a_call_of_each_kind() -> None:
+    assert SOURCE.read_text(encoding="utf-8").count('    each("') == LOOPS
 
 
 def test_results_that_agree_pass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
