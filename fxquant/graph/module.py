@@ -6,10 +6,7 @@ import copy
 import functools
 import importlib
 import inspect
-import linecache
 import types
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +14,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node, graph_module
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
 from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
+from fxquant.graph.generated_source import drop_source_with_code
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error, with_dtypes_of_qparams
 from fxquant.graph.packing import holds_integers, pack_modules
@@ -349,32 +347,3 @@ def _unpickle(class_name: str, state: Mapping[str, Any], records: tuple[_Record,
         node.meta = dict(record.meta)
         nodes[record.name] = node
     return _restore(class_name, state, graph)
-
-
-_GENERATED = "<eval_with_key>."
-"""What the file name of generated code begins with where torch numbers it: such a name is given once."""
-
-_unused: deque[str] = deque()
-"""File names whose code is gone."""
-
-
-def drop_source_with_code(forward: Callable[..., Any]) -> None:
-    """Let the source of a generated function go when its code does.
-
-    ``torch.fx`` keeps the source of each ``recompile``, for tracebacks, as long as the process lives: a model that is
-    converted again and again would fill the memory. A frame of a traceback holds its code, and so its source stays.
-
-    The entries are removed by the next call, not when the collector finds the code: that may be while ``linecache``
-    goes through its own entries, to print a traceback.
-    """
-    with suppress(IndexError):
-        while True:
-            _remove(_unused.popleft())
-    code = forward.__code__
-    if code.co_filename.startswith(_GENERATED):
-        weakref.finalize(code, _unused.append, code.co_filename).atexit = False
-
-
-def _remove(name: str) -> None:
-    linecache.cache.pop(name, None)
-    graph_module._loader.eval_cache.pop(name, None)

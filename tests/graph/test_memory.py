@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
-import inspect
 import linecache
 import pickle
 import traceback
@@ -122,34 +121,6 @@ def test_repeated_calls_leave_nothing(name: str, prepared: fxq.Quantizer) -> Non
     assert sources <= 0
     assert lines <= 0
     assert objects // TIMES <= KEPT_BY_TORCH
-
-
-def test_the_source_is_there_as_long_as_the_code_is() -> None:
-    gm = trace(Net().eval(), example_args=(X,))
-    forward = inspect.unwrap(type(gm).forward)
-    name, old = forward.__code__.co_filename, gm.code
-    gm.recompile()
-    gm.recompile()
-    assert "".join(linecache.getlines(name)).strip() == old.strip()
-    del forward
-    gm.recompile()
-    assert name not in linecache.cache
-    assert name not in graph_module._loader.eval_cache
-    now = inspect.unwrap(type(gm).forward).__code__.co_filename
-    assert "".join(linecache.getlines(now)).strip() == gm.code.strip()
-
-
-def test_a_traceback_shows_the_lines_of_a_model_that_is_gone() -> None:
-    def failed() -> BaseException:
-        gm = trace(Net().eval(), example_args=(X,))
-        with pytest.raises(RuntimeError) as caught:
-            type(gm).forward(gm, torch.rand(2, 5, 8, 8))
-        return caught.value
-
-    error = failed()
-    gc.collect()
-    trace(Net().eval(), example_args=(X,))
-    assert "conv = self.conv(" in "".join(traceback.format_exception(error))
 
 
 MADE: dict[str, Callable[[Any], Any]] = {
