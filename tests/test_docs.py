@@ -29,7 +29,7 @@ def back_ends() -> Iterator[None]:
 
 @pytest.mark.usefixtures("back_ends")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func itself calls it
-@pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI, as docs/deploy.md says
+@pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_blocks_run_in_order_and_print_what_is_quoted(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
