@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.plan.spec import Fixed, Observed, QParamsPolicy
+
+
+def has_given_qparams(policy: QParamsPolicy) -> bool:
+    """Tell whether the qparams of a policy were given: what learns integers does not choose them anew."""
+    if isinstance(policy, Observed):
+        return isinstance(observer_in(policy.observer()), FixedQParamsObserver)
+    return isinstance(policy, Fixed)
 
 
 def fake_quantize_from_policy(policy: QParamsPolicy, place: str) -> FakeQuantizeBase:

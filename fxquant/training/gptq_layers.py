@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import nodes_by_name
 from fxquant.measure.runner import order_by_units, run_nodes
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import TensorRef
 from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.gptq_columns import Choices
 from fxquant.training.gptq_weight import Rounded, round_weight
@@ -35,6 +36,7 @@ class LayerByLayer:
         units: Those whose weight is rounded.
         inputs: Of each batch, by name.
         choices: How columns are rounded.
+        given: Weights whose scales were given, and stay.
         memory: Holds what layers read.
         checkpoint: Holds what was found for finished layers.
     """
@@ -44,6 +46,7 @@ class LayerByLayer:
     units: Sequence[QuantUnit]
     inputs: Sequence[Mapping[str, Any]]
     choices: Choices
+    given: Container[TensorRef]
     memory: Memory
     checkpoint: Checkpoint | None
     layers: dict[str, nn.Module] = field(default_factory=dict, init=False)
@@ -82,8 +85,9 @@ class LayerByLayer:
                 products.add(values[nodes.input] if nodes.input in values else run_nodes(ahead, values))
         if not products.count:
             raise CalibrationError("there is nothing to round by: all batches are empty", at=unit.root)
-        qparams = self.plan.qparams[unit.roles["weight"]]
-        return round_weight(nodes.module.weight.detach(), qparams, products, self.choices)
+        ref = unit.roles["weight"]
+        weight, keep_scales = nodes.module.weight.detach(), ref in self.given
+        return round_weight(weight, self.plan.qparams[ref], products, self.choices, keep_scales)
 
     def _saved(self, index: int, unit: QuantUnit, nodes: UnitNodes) -> Rounded | None:
         if self.checkpoint is None:

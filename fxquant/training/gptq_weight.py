@@ -104,7 +104,9 @@ def _refusal(layer: Any, scheme: QScheme, own: Any) -> str:
     return ""
 
 
-def round_weight(weight: Tensor, qparams: QParams, products: InputProducts, choices: Choices) -> Rounded:
+def round_weight(
+    weight: Tensor, qparams: QParams, products: InputProducts, choices: Choices, keep_scales: bool = False
+) -> Rounded:
     """Find the integers of one weight: those of GPTQ, and where these are worse on the data, the nearest ones.
 
     Args:
@@ -113,19 +115,20 @@ def round_weight(weight: Tensor, qparams: QParams, products: InputProducts, choi
         qparams: As the observer chose them.
         products: Of the inputs.
         choices: How columns are rounded.
+        keep_scales: Whether ``qparams`` are all that may be: integers alone are found.
     """
     if not bool(products.sums.isfinite().all()):
         integers = to_integers(weight, qparams.scale, qparams.zero_point, qparams.scheme)
         return Rounded(integers.contiguous(), qparams, math.nan, math.nan, math.nan)
 
     # Two ways to round to the nearest step: on the scales of the observer, and on those of least error.
-    fitting = replace(qparams, scale=least_error_scale(weight, qparams))
+    fitting = qparams if keep_scales else replace(qparams, scale=least_error_scale(weight, qparams))
     matrices = [WeightMatrix.of(weight, each, products.groups, products.transposed) for each in (qparams, fitting)]
     found = [(each.nearest, each) for each in matrices]
     fitted = matrices[1]
 
-    # GPTQ begins with the second; runs of inputs get scales of their own on the way.
-    matrix = replace(fitted)  # its scales may change
+    # GPTQ begins with the second; runs of inputs get scales of their own on the way, unless all are kept.
+    matrix = replace(fitted, runs=None if keep_scales else fitted.runs)  # its scales may change
     solved = round_columns(matrix, products.sums, choices.damping, choices.order)
     if solved is not None:
         found.append((solved[0], matrix))

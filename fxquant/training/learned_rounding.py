@@ -15,7 +15,7 @@ from fxquant.registry import did_you_mean
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import open_checkpoint, run_identity
 from fxquant.training.resumable_run import Memory
-from fxquant.training.rounding_layers import RoundingSizes, only_modules, rounding_layers
+from fxquant.training.rounding_layers import RoundingSizes, given_weights, only_modules, rounding_layers
 from fxquant.training.rounding_steps import Learning
 from fxquant.training.unit_block import unit_run
 from fxquant.training.unit_table import Reconstruction
@@ -65,6 +65,7 @@ def adaround(
             computed in one rank; one process with as many parts gives the same bits.
         activations: Units read quantized activations, as they will; False: those of a model with rounded weights alone.
         grids: ``"mse"``: weights get the step sizes of least squared error; ``"observed"``: those of their observers.
+            Those that were given (``FixedQParamsObserver``, ``apply_qparams``) stay.
         memory: Bytes that stored activations may take; what is more goes to temporary files.
         seed: Of what is drawn. The global random state is not touched.
         checkpoint: A folder, in which each finished unit is written down. A run that finds its own goes on there, and
@@ -114,7 +115,7 @@ def adaround(
     learned.__dict__.pop("run_state", None)
     simulated = learned.convert(to="fake_quant")
     plan = plan_of(simulated)
-    layers, left = rounding_layers(simulated, plan, dict(learned.weight_layers.items()), grids)
+    layers, left = rounding_layers(simulated, plan, dict(learned.weight_layers.items()), grids, given_weights(prepared))
     if not layers:
         raise PlanError(
             "no weight can be learned",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
+from fxquant.fake_quantize.from_policy import has_given_qparams
 from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
@@ -17,7 +18,7 @@ from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_qua
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme, TensorRef
 from fxquant.training.weighted_units import Left, refused_kind, split_by_refusal
 
 RoundingSizes = Literal["mse", "observed"]
@@ -31,7 +32,11 @@ POWERS = (2.0, 0.5, 0.25, 0.125)
 
 
 def rounding_layers(
-    simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: RoundingSizes
+    simulated: GraphModule,
+    plan: QuantPlan,
+    own: Mapping[str, Any],
+    grids: RoundingSizes,
+    given: Container[TensorRef] = (),
 ) -> tuple[dict[str, Any], list[Left]]:
     """Make a layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
 
@@ -40,6 +45,7 @@ def rounding_layers(
         plan: Its plan, with qparams.
         own: The layers that are there already, under the roots of their units.
         grids: ``"mse"``: the scales of least squared error; ``"observed"``: those of the plan.
+        given: Weights that have those of the plan in any case.
 
     Returns:
         The layers by the roots of the units, and the units left out.
@@ -47,17 +53,25 @@ def rounding_layers(
     taken, left = split_by_refusal(simulated, plan, own, _refusal)
     layers: dict[str, Any] = {}
     for unit, node in taken:
-        layer, qparams, there = called_module(node), plan.qparams[unit.roles["weight"]], own.get(unit.root)
+        layer, ref, there = called_module(node), unit.roles["weight"], own.get(unit.root)
+        qparams = plan.qparams[ref]
         weight = layer.weight.detach()
         if there is None:
             plain = without_fake_quantized_weight(layer)
             there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
-        if rounding.V.requires_grad and grids == "mse":
+        if rounding.V.requires_grad and grids == "mse" and ref not in given:
             rounding.set_qparams(least_error_scale(weight, qparams), qparams.zero_point)
             rounding.initialize(weight)
         layers[unit.root] = there
     return layers, left
+
+
+def given_weights(prepared: Any) -> frozenset[TensorRef]:
+    """Return the weights of a Quantizer whose scales a ``FixedQParamsObserver`` or ``apply_qparams`` gave."""
+    known = prepared.trained or {}
+    weights = (unit.roles["weight"] for unit in prepared.plan.units if "weight" in unit.roles)
+    return frozenset(ref for ref in weights if ref in known or has_given_qparams(prepared.plan.policies[ref]))
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:

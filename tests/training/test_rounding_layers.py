@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,3 +91,40 @@ def test_layers_begin_with_the_nearest_step() -> None:
     rounded = layer.weight_fake_quant(layer.weight)
     inside = layer.weight.abs() < 127 * there.weight_fake_quant.scale.view(-1, 1)
     assert torch.equal(rounded[inside], there.weight_fake_quant(there.weight)[inside])
+
+
+def learned_scales(method: str, prepared: fxq.Quantizer, x: Tensor) -> Tensor:
+    options = {} if method == "gptq" else {"iterations": 3}
+    made = getattr(fxq, method)(prepared, [x], progress=False, **options).convert(to="fake_quant")
+    return next(found.scale for ref, found in made.quant_plan.qparams.items() if str(ref).startswith("0.weight"))
+
+
+def four_bits(observer: Any, **arguments: Any) -> fxq.QConfig:
+    weight = observer.with_args(bits=4, dtype=torch.int8, **arguments)
+    return fxq.QConfig(activation=fxq.MinMaxObserver, weight=weight)
+
+
+@pytest.mark.parametrize("method", ["adaround", "reconstruct", "gptq"])
+def test_scales_that_an_observer_fixes_stay(method: str) -> None:
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    config = four_bits(fxq.FixedQParamsObserver, scale=0.3, zero_point=0, qscheme=torch.per_tensor_symmetric)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4)).eval(), x, config, backend="reference")
+    fxq.calibrate(prepared, [x], progress=False)
+    assert learned_scales(method, prepared, x).tolist() == [pytest.approx(0.3)]
+
+
+@pytest.mark.parametrize("method", ["adaround", "reconstruct", "gptq"])
+def test_scales_that_a_table_gives_stay(method: str) -> None:
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    config = four_bits(fxq.PerChannelMinMaxObserver, qscheme="per_channel_symmetric")
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4)).eval(), x, config, backend="reference")
+    fxq.calibrate(prepared, [x], progress=False)
+    chosen = learned_scales(method, prepared, x)
+    table = fxq.qparams(prepared)
+    quarters = [
+        replace(row, qparams=replace(row.qparams, scale=torch.full((4,), 0.25))) if row.kind == "weight" else row
+        for row in table.rows
+    ]
+    applied = fxq.apply_qparams(prepared, replace(table, rows=tuple(quarters)))
+    assert learned_scales(method, applied, x).tolist() == [0.25] * 4
+    assert torch.equal(learned_scales(method, prepared, x), chosen)  # what was prepared is as before
