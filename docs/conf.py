@@ -9,6 +9,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+from notebooks import with_link, write_notebooks  # noqa: E402
 from site_pages import filled  # noqa: E402
 
 from fxquant.commandline import VERSION  # noqa: E402
@@ -42,9 +43,15 @@ html_copy_source = False
 
 
 def setup(app: Sphinx) -> None:
-    """Fill pages as they are read."""
+    """Fill pages as they are read, and write tutorials as notebooks beside them."""
 
     def fill(app: Sphinx, page: str, source: list[str]) -> None:
-        source[0] = filled(source[0], Path(app.env.doc2path(page)))
+        path = Path(app.env.doc2path(page))
+        source[0] = with_link(filled(source[0], path), path)
+
+    def write(app: Sphinx, error: Exception | None) -> None:
+        if error is None:
+            write_notebooks(Path(app.srcdir), Path(app.outdir))
 
     app.connect("source-read", fill)
+    app.connect("build-finished", write)

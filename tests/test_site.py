@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -20,11 +21,12 @@ PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path for path in DOC
 def site_pages() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(DOCS)  # as conf.py does
-        yield load_site_pages()
+        yield load("site_pages")
 
 
-def load_site_pages() -> ModuleType:
-    spec = spec_from_file_location("site_pages", DOCS / "site_pages.py")
+def load(name: str) -> ModuleType:
+    """Load a module of the folder of documents."""
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -123,3 +125,32 @@ def test_the_page_of_passes_has_the_drawings(site_pages: ModuleType) -> None:
     assert "### lower_units\n\n" in text
     assert text.count('<svg class="pass"') == 5
     assert site_pages.pass_diagrams.MARK not in text
+
+
+def listed_as_tutorials() -> list[str]:
+    index = PAGES["index"].read_text(encoding="utf-8")
+    tree = re.search(r"```\{toctree\}\n:caption: Tutorials\n:hidden:\n\n(.*?)```", index, re.DOTALL)
+    assert tree is not None
+    return tree[1].split()
+
+
+@pytest.mark.parametrize("name", listed_as_tutorials())
+def test_a_tutorial_is_a_notebook_of_the_blocks_that_are_tested(name: str, tmp_path: Path) -> None:
+    notebooks, page = load("notebooks"), PAGES[name]
+    text = page.read_text(encoding="utf-8")
+    assert f'<a href="{page.stem}.ipynb" download>' in notebooks.with_link(text, page)
+    notebooks.write_notebook(page, tmp_path / "page.ipynb")
+    written = json.loads((tmp_path / "page.ipynb").read_text(encoding="utf-8"))
+    cells = [("".join(cell["source"]), cell["cell_type"]) for cell in written["cells"]]
+    blocks = re.findall(r"^```python\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
+    assert [source for source, kind in cells if kind == "code"] == blocks  # those that test_docs.py runs
+    words = "".join(source for source, kind in cells if kind == "markdown")
+    assert words.startswith("# ")
+    assert not re.search(r"\]\((?!https?://)", words)  # a notebook has no page beside it
+    assert written["metadata"]["kernelspec"]["name"] == "python3"
+
+
+def test_the_site_has_the_notebooks_of_all_tutorials_and_no_others(tmp_path: Path) -> None:
+    load("notebooks").write_notebooks(DOCS, tmp_path)
+    found = [path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.ipynb")]
+    assert sorted(found) == sorted(listed_as_tutorials())
