@@ -16,7 +16,6 @@ from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import nodes_by_name
 from fxquant.measure.runner import order_by_units, run_nodes
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import TensorRef
 from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.gptq_columns import Choices
 from fxquant.training.gptq_weight import Rounded, round_weight
@@ -36,7 +35,7 @@ class LayerByLayer:
         units: Those whose weight is rounded.
         inputs: Of each batch, by name.
         choices: How columns are rounded.
-        given: Weights whose scales were given, and stay.
+        given: Roots of units whose weights have scales that were given, and stay.
         memory: Holds what layers read.
         checkpoint: Holds what was found for finished layers.
     """
@@ -46,7 +45,7 @@ class LayerByLayer:
     units: Sequence[QuantUnit]
     inputs: Sequence[Mapping[str, Any]]
     choices: Choices
-    given: Container[TensorRef]
+    given: Container[str]
     memory: Memory
     checkpoint: Checkpoint | None
     layers: dict[str, nn.Module] = field(default_factory=dict, init=False)
@@ -85,9 +84,8 @@ class LayerByLayer:
                 products.add(values[nodes.input] if nodes.input in values else run_nodes(ahead, values))
         if not products.count:
             raise CalibrationError("there is nothing to round by: all batches are empty", at=unit.root)
-        ref = unit.roles["weight"]
-        weight, keep_scales = nodes.module.weight.detach(), ref in self.given
-        return round_weight(weight, self.plan.qparams[ref], products, self.choices, keep_scales)
+        weight, qparams = nodes.module.weight.detach(), self.plan.qparams[unit.roles["weight"]]
+        return round_weight(weight, qparams, products, self.choices, keep_scales=unit.root in self.given)
 
     def _saved(self, index: int, unit: QuantUnit, nodes: UnitNodes) -> Rounded | None:
         if self.checkpoint is None:

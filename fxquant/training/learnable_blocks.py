@@ -57,7 +57,7 @@ def learnable_blocks(
     own: Mapping[str, Any],
     blocks: str | Sequence[str],
     learning: BlockLearning,
-    given: Container[TensorRef] = (),
+    given: Container[str] = (),
 ) -> LearnableBlocks:
     """Return the blocks in which there is something to learn.
 
@@ -66,7 +66,7 @@ def learnable_blocks(
         own: Root of a unit -> the layer whose weight rounds in its own way.
         blocks: As for ``reconstruct``.
         learning: Says which scales are learned.
-        given: Weights whose scales were given, and stay.
+        given: Roots of units whose weights have scales that were given, and stay.
 
     Raises:
         InputError, UnknownNameError: blocks cannot be what was asked for.

@@ -18,7 +18,7 @@ from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_qua
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import QParams, QScheme, TensorRef
+from fxquant.plan.spec import QParams, QScheme
 from fxquant.training.weighted_units import Left, refused_kind, split_by_refusal
 
 RoundingSizes = Literal["mse", "observed"]
@@ -36,7 +36,7 @@ def rounding_layers(
     plan: QuantPlan,
     own: Mapping[str, Any],
     grids: RoundingSizes,
-    given: Container[TensorRef] = (),
+    given: Container[str] = (),
 ) -> tuple[dict[str, Any], list[Left]]:
     """Make a layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
 
@@ -45,7 +45,7 @@ def rounding_layers(
         plan: Its plan, with qparams.
         own: The layers that are there already, under the roots of their units.
         grids: ``"mse"``: the scales of least squared error; ``"observed"``: those of the plan.
-        given: Weights that have those of the plan in any case.
+        given: Roots of units whose weights have those of the plan in any case.
 
     Returns:
         The layers by the roots of the units, and the units left out.
@@ -53,25 +53,27 @@ def rounding_layers(
     taken, left = split_by_refusal(simulated, plan, own, _refusal)
     layers: dict[str, Any] = {}
     for unit, node in taken:
-        layer, ref, there = called_module(node), unit.roles["weight"], own.get(unit.root)
-        qparams = plan.qparams[ref]
+        layer, qparams, there = called_module(node), plan.qparams[unit.roles["weight"]], own.get(unit.root)
         weight = layer.weight.detach()
         if there is None:
             plain = without_fake_quantized_weight(layer)
             there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
-        if rounding.V.requires_grad and grids == "mse" and ref not in given:
+        if rounding.V.requires_grad and grids == "mse" and unit.root not in given:
             rounding.set_qparams(least_error_scale(weight, qparams), qparams.zero_point)
             rounding.initialize(weight)
         layers[unit.root] = there
     return layers, left
 
 
-def given_weights(prepared: Any) -> frozenset[TensorRef]:
-    """Return the weights of a Quantizer whose scales a ``FixedQParamsObserver`` or ``apply_qparams`` gave."""
-    known = prepared.trained or {}
-    weights = (unit.roles["weight"] for unit in prepared.plan.units if "weight" in unit.roles)
-    return frozenset(ref for ref in weights if ref in known or has_given_qparams(prepared.plan.policies[ref]))
+def given_weights(prepared: Any) -> frozenset[str]:
+    """Return the roots of units of a Quantizer whose weights have scales that were given, not chosen from values.
+
+    A ``FixedQParamsObserver``, ``apply_qparams`` and training give them.
+    """
+    known, policies = prepared.trained or {}, prepared.plan.policies
+    weights = [(unit.root, unit.roles["weight"]) for unit in prepared.plan.units if "weight" in unit.roles]
+    return frozenset(root for root, ref in weights if ref in known or has_given_qparams(policies[ref]))
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
