@@ -12,12 +12,15 @@ from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
 from fxquant.graph.module_state import check_finite
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
-from fxquant.observers.base import ObserverBase
+from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.plan.spec import QParams
+
+COMPILES_GRADIENTS = torch.__version__ >= (2, 13)
+"""Whether ``torch.compile`` gives scales per channel their gradients: torch 2.10 leaves them out, unsaid."""
 
 
 class LearnableFakeQuantize(FakeQuantizeBase):
@@ -108,6 +111,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         ):  # the next call chooses anew, maybe before this one's gradients are asked for
             qparams = (self.scale.clone(), self.zero_point.clone())
         if self.scheme.axis is not None:
+            if not (COMPILES_GRADIENTS or exporting):
+                refuse_to_trace("this torch compiles no gradients of scales per channel", hint="torch 2.13 does")
             axis = self.scheme.axis
             return fake_quantize_learnable_per_channel_affine(x, *qparams, axis, *limits, factor)
         return fake_quantize_learnable_per_tensor_affine(x, *qparams, *limits, factor)

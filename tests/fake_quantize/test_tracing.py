@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fxquant import fake_quantize
 from fxquant.errors import InputError, KernelError, TracingError
-from fxquant.fake_quantize import AdaRoundFakeQuantize, FakeQuantize, LearnableFakeQuantize
+from fxquant.fake_quantize import AdaRoundFakeQuantize, FakeQuantize, LearnableFakeQuantize, learnable
 from fxquant.observers import PerChannelMinMaxObserver
 
 X = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
@@ -265,3 +265,24 @@ def test_states_are_loaded_strictly_and_not(name: str) -> None:
     with pytest.raises(RuntimeError, match="scale"):
         loaded(name, state)
     assert loaded(name, state, strict=False).scale.numel() >= 1
+
+
+def test_a_release_that_loses_gradients_runs_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales per channel get their gradients all the same; where one graph is asked for, it is an error."""
+    monkeypatch.setattr(learnable, "COMPILES_GRADIENTS", False)
+    torch._dynamo.reset()
+
+    def learning() -> LearnableFakeQuantize:
+        module = MODULES["learnable per channel"]()
+        module(X)
+        return module.enable_param_learning()
+
+    mine, right = learning(), learning()
+    for call in (torch.compile(mine, backend="eager"), right):
+        call(X).square().sum().backward()
+    assert right.scale.grad is not None
+    assert bool((right.scale.grad != 0).any())
+    assert torch.equal(mine.scale.grad, right.scale.grad)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="this torch compiles no gradients of scales"):
+        torch.compile(learning(), backend="eager", fullgraph=True)(X)
