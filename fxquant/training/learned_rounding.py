@@ -65,7 +65,7 @@ def adaround(
             computed in one rank; one process with as many parts gives the same bits.
         activations: Units read quantized activations, as they will; False: those of a model with rounded weights alone.
         grids: ``"mse"``: weights get the step sizes of least squared error; ``"observed"``: those of their observers.
-            Those that were given (``FixedQParamsObserver``, ``apply_qparams``) stay.
+            The scale of a ``FixedQParamsObserver`` stays.
         memory: Bytes that stored activations may take; what is more goes to temporary files.
         seed: Of what is drawn. The global random state is not touched.
         checkpoint: A folder, in which each finished unit is written down. A run that finds its own goes on there, and

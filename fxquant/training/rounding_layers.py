@@ -67,13 +67,10 @@ def rounding_layers(
 
 
 def given_weights(prepared: Any) -> frozenset[str]:
-    """Return the roots of units of a Quantizer whose weights have scales that were given, not chosen from values.
-
-    A ``FixedQParamsObserver``, ``apply_qparams`` and training give them.
-    """
-    known, policies = prepared.trained or {}, prepared.plan.policies
+    """Return the roots of units of a Quantizer whose weights have the scale of a ``FixedQParamsObserver``."""
+    policies = prepared.plan.policies
     weights = [(unit.root, unit.roles["weight"]) for unit in prepared.plan.units if "weight" in unit.roles]
-    return frozenset(root for root, ref in weights if ref in known or has_given_qparams(policies[ref]))
+    return frozenset(root for root, ref in weights if has_given_qparams(policies[ref]))
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,20 +110,3 @@ def test_scales_that_an_observer_fixes_stay(method: str) -> None:
     prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4)).eval(), x, config, backend="reference")
     fxq.calibrate(prepared, [x], progress=False)
     assert learned_scales(method, prepared, x).tolist() == [pytest.approx(0.3)]
-
-
-@pytest.mark.parametrize("method", ["adaround", "reconstruct", "gptq"])
-def test_scales_that_a_table_gives_stay(method: str) -> None:
-    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
-    config = four_bits(fxq.PerChannelMinMaxObserver, qscheme="per_channel_symmetric")
-    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4)).eval(), x, config, backend="reference")
-    fxq.calibrate(prepared, [x], progress=False)
-    chosen = learned_scales(method, prepared, x)
-    table = fxq.qparams(prepared)
-    quarters = [
-        replace(row, qparams=replace(row.qparams, scale=torch.full((4,), 0.25))) if row.kind == "weight" else row
-        for row in table.rows
-    ]
-    applied = fxq.apply_qparams(prepared, replace(table, rows=tuple(quarters)))
-    assert learned_scales(method, applied, x).tolist() == [0.25] * 4
-    assert torch.equal(learned_scales(method, prepared, x), chosen)  # what was prepared is as before
