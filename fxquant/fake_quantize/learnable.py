@@ -19,7 +19,7 @@ from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.plan.spec import QParams
 
-COMPILES_GRADIENTS = torch.__version__ >= (2, 13)
+COMPILES_GRADIENTS = torch.__version__ >= "2.13"  # compared as versions are
 """Whether ``torch.compile`` gives scales per channel their gradients: torch 2.10 leaves them out, unsaid."""
 
 

@@ -18,7 +18,7 @@ from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import open_checkpoint, run_identity
 from fxquant.training.learnable_blocks import LearnableBlocks, learnable_blocks
 from fxquant.training.resumable_run import Memory
-from fxquant.training.rounding_layers import given_weights, only_modules
+from fxquant.training.rounding_layers import only_modules
 
 
 @outside_inference_mode
@@ -116,7 +116,7 @@ def reconstruct(
     learned = copy.deepcopy(prepared)
     learned.__dict__.pop("run_state", None)
     simulated = learned.convert(to="fake_quant")
-    found = learnable_blocks(simulated, dict(learned.weight_layers.items()), blocks, learning, given_weights(prepared))
+    found = learnable_blocks(simulated, dict(learned.weight_layers.items()), blocks, learning)
     if not found.blocks:
         raise PlanError(
             "nothing can be learned",

@@ -19,7 +19,7 @@ from fxquant.training.gptq_layers import LayerByLayer
 from fxquant.training.gptq_weight import layers_for_gptq
 from fxquant.training.resumable_run import Memory
 from fxquant.training.rounded_layers import RoundedLayers
-from fxquant.training.rounding_layers import given_weights, only_modules
+from fxquant.training.rounding_layers import only_modules
 
 
 @outside_inference_mode
@@ -103,9 +103,7 @@ def gptq(
         identity = run_identity(f"gptq, {choices}", rounded.graph_module, plan_of(simulated), own, inputs)
         found = Checkpoint(checkpoint, identity)
     with Memory(memory) as stored:
-        run = LayerByLayer(
-            simulated, plan_of(simulated), units, inputs, choices, given_weights(prepared), stored, found
-        )
+        run = LayerByLayer(simulated, plan_of(simulated), units, inputs, choices, stored, found)
         rows = run.run(progress)
     rounded.weight_layers = only_modules({**dict(rounded.weight_layers.items()), **run.layers})
     rounded.reconstruction = RoundedLayers(rows, tuple(left))

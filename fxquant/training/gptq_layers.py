@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ class LayerByLayer:
         units: Those whose weight is rounded.
         inputs: Of each batch, by name.
         choices: How columns are rounded.
-        given: Roots of units whose weights have scales that were given, and stay.
         memory: Holds what layers read.
         checkpoint: Holds what was found for finished layers.
     """
@@ -45,7 +44,6 @@ class LayerByLayer:
     units: Sequence[QuantUnit]
     inputs: Sequence[Mapping[str, Any]]
     choices: Choices
-    given: Container[str]
     memory: Memory
     checkpoint: Checkpoint | None
     layers: dict[str, nn.Module] = field(default_factory=dict, init=False)
@@ -84,8 +82,8 @@ class LayerByLayer:
                 products.add(values[nodes.input] if nodes.input in values else run_nodes(ahead, values))
         if not products.count:
             raise CalibrationError("there is nothing to round by: all batches are empty", at=unit.root)
-        weight, qparams = nodes.module.weight.detach(), self.plan.qparams[unit.roles["weight"]]
-        return round_weight(weight, qparams, products, self.choices, keep_scales=unit.root in self.given)
+        weight, ref = nodes.module.weight.detach(), unit.roles["weight"]
+        return round_weight(weight, self.plan.qparams[ref], self.plan.policies[ref], products, self.choices)
 
     def _saved(self, index: int, unit: QuantUnit, nodes: UnitNodes) -> Rounded | None:
         if self.checkpoint is None:

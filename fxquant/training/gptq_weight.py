@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
+from fxquant.fake_quantize.from_policy import has_given_qparams
 from fxquant.fake_quantize.qparams import to_integers
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QParamsPolicy, QScheme
 from fxquant.training.gptq_columns import Choices, round_columns
 from fxquant.training.input_products import InputProducts, inputs_of_output
 from fxquant.training.rounding_layers import least_error_scale
@@ -105,7 +106,7 @@ def _refusal(layer: Any, scheme: QScheme, own: Any) -> str:
 
 
 def round_weight(
-    weight: Tensor, qparams: QParams, products: InputProducts, choices: Choices, keep_scales: bool = False
+    weight: Tensor, qparams: QParams, policy: QParamsPolicy, products: InputProducts, choices: Choices
 ) -> Rounded:
     """Find the integers of one weight: those of GPTQ, and where these are worse on the data, the nearest ones.
 
@@ -113,15 +114,16 @@ def round_weight(
         weight: float [C_out, C_in / groups, *kernel_size]; of a transposed convolution
             [C_in, C_out / groups, *kernel_size].
         qparams: As the observer chose them.
+        policy: How they are chosen. Where they are given, integers alone are found.
         products: Of the inputs.
         choices: How columns are rounded.
-        keep_scales: Whether ``qparams`` are all that may be: integers alone are found.
     """
     if not bool(products.sums.isfinite().all()):
         integers = to_integers(weight, qparams.scale, qparams.zero_point, qparams.scheme)
         return Rounded(integers.contiguous(), qparams, math.nan, math.nan, math.nan)
 
     # Two ways to round to the nearest step: on the scales of the observer, and on those of least error.
+    keep_scales = has_given_qparams(policy)
     fitting = qparams if keep_scales else replace(qparams, scale=least_error_scale(weight, qparams))
     matrices = [WeightMatrix.of(weight, each, products.groups, products.transposed) for each in (qparams, fitting)]
     found = [(each.nearest, each) for each in matrices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,11 +53,7 @@ class LearnableBlocks:
 
 
 def learnable_blocks(
-    simulated: GraphModule,
-    own: Mapping[str, Any],
-    blocks: str | Sequence[str],
-    learning: BlockLearning,
-    given: Container[str] = (),
+    simulated: GraphModule, own: Mapping[str, Any], blocks: str | Sequence[str], learning: BlockLearning
 ) -> LearnableBlocks:
     """Return the blocks in which there is something to learn.
 
@@ -66,7 +62,6 @@ def learnable_blocks(
         own: Root of a unit -> the layer whose weight rounds in its own way.
         blocks: As for ``reconstruct``.
         learning: Says which scales are learned.
-        given: Roots of units whose weights have scales that were given, and stay.
 
     Raises:
         InputError, UnknownNameError: blocks cannot be what was asked for.
@@ -82,9 +77,7 @@ def learnable_blocks(
     others = tuple(unit for unit in weighted if unit not in wide)
     left += [Left(unit.root, "it lies in none of the blocks") for unit in others if unit.root not in inside]
     few = replace(plan, units=tuple(unit for unit in others if unit.root in inside))
-    layers, refused = rounding_layers(
-        simulated, few, copy.deepcopy(dict(own)), "mse", given
-    )  # those that are kept stay
+    layers, refused = rounding_layers(simulated, few, copy.deepcopy(dict(own)), "mse")  # those that are kept stay
     left += refused
     # Scales of activations that are used in one block alone.
     scales = _Scales(cutter, plan)

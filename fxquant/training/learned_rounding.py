@@ -15,7 +15,7 @@ from fxquant.registry import did_you_mean
 from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import open_checkpoint, run_identity
 from fxquant.training.resumable_run import Memory
-from fxquant.training.rounding_layers import RoundingSizes, given_weights, only_modules, rounding_layers
+from fxquant.training.rounding_layers import RoundingSizes, only_modules, rounding_layers
 from fxquant.training.rounding_steps import Learning
 from fxquant.training.unit_block import unit_run
 from fxquant.training.unit_table import Reconstruction
@@ -115,7 +115,7 @@ def adaround(
     learned.__dict__.pop("run_state", None)
     simulated = learned.convert(to="fake_quant")
     plan = plan_of(simulated)
-    layers, left = rounding_layers(simulated, plan, dict(learned.weight_layers.items()), grids, given_weights(prepared))
+    layers, left = rounding_layers(simulated, plan, dict(learned.weight_layers.items()), grids)
     if not layers:
         raise PlanError(
             "no weight can be learned",

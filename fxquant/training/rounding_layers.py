@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -32,11 +32,7 @@ POWERS = (2.0, 0.5, 0.25, 0.125)
 
 
 def rounding_layers(
-    simulated: GraphModule,
-    plan: QuantPlan,
-    own: Mapping[str, Any],
-    grids: RoundingSizes,
-    given: Container[str] = (),
+    simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: RoundingSizes
 ) -> tuple[dict[str, Any], list[Left]]:
     """Make a layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
 
@@ -45,7 +41,7 @@ def rounding_layers(
         plan: Its plan, with qparams.
         own: The layers that are there already, under the roots of their units.
         grids: ``"mse"``: the scales of least squared error; ``"observed"``: those of the plan.
-        given: Roots of units whose weights have those of the plan in any case.
+            A scale that was given is never another.
 
     Returns:
         The layers by the roots of the units, and the units left out.
@@ -53,24 +49,18 @@ def rounding_layers(
     taken, left = split_by_refusal(simulated, plan, own, _refusal)
     layers: dict[str, Any] = {}
     for unit, node in taken:
-        layer, qparams, there = called_module(node), plan.qparams[unit.roles["weight"]], own.get(unit.root)
+        layer, ref, there = called_module(node), unit.roles["weight"], own.get(unit.root)
+        qparams, is_given = plan.qparams[ref], has_given_qparams(plan.policies[ref])
         weight = layer.weight.detach()
         if there is None:
             plain = without_fake_quantized_weight(layer)
             there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
-        if rounding.V.requires_grad and grids == "mse" and unit.root not in given:
+        if rounding.V.requires_grad and grids == "mse" and not is_given:
             rounding.set_qparams(least_error_scale(weight, qparams), qparams.zero_point)
             rounding.initialize(weight)
         layers[unit.root] = there
     return layers, left
-
-
-def given_weights(prepared: Any) -> frozenset[str]:
-    """Return the roots of units of a Quantizer whose weights have the scale of a ``FixedQParamsObserver``."""
-    policies = prepared.plan.policies
-    weights = [(unit.root, unit.roles["weight"]) for unit in prepared.plan.units if "weight" in unit.roles]
-    return frozenset(root for root, ref in weights if has_given_qparams(policies[ref]))
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
