@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from fxquant.cli.images import ImageBatches, pictures_in, preprocessing, two_parts
-from fxquant.cli.models import call_of_users, failed, load_function, parse_input
+from fxquant.cli.models import USER_ERRORS, call_of_users, failed, load_function, parse_input
 from fxquant.errors import FxQuantError, InputError
 
 BATCH, BATCHES, MEASURED = 16, 8, 64
@@ -127,5 +127,5 @@ class Yielded:
             yield from islice(found, self.start, self.stop)
         except FxQuantError:
             raise
-        except (Exception, SystemExit) as error:
+        except USER_ERRORS as error:
             raise failed("making batches failed", error) from error

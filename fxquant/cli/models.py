@@ -22,6 +22,9 @@ from fxquant.errors import FxQuantError, InputError, is_library_file
 from fxquant.graph.failures import first_line
 from fxquant.registry import did_you_mean
 
+USER_ERRORS = (Exception, SystemExit)
+"""What code of the user's may raise; a program that ends itself must not end this one."""
+
 
 def inputs_from(options: argparse.Namespace) -> tuple[Tensor, ...]:
     """Return the inputs that ``--input`` asks for.
@@ -153,7 +156,7 @@ def call_of_users(spec: str, function: Callable[[], Any], does: str, failure: st
         return function()
     except FxQuantError:
         raise
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         raise failed(failure, error) from error
 
 
@@ -185,7 +188,7 @@ def _file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look the module up there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a program that ends itself, too
+    except USER_ERRORS as error:
         raise failed("the file does not run", error) from error
     return module
 
@@ -195,5 +198,5 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError("there is no such module", got=repr(name), hint=f"{error}; is it on PYTHONPATH?") from error
-    except (Exception, SystemExit) as error:
+    except USER_ERRORS as error:
         raise failed(f"the module {name} does not run", error) from error
