@@ -72,7 +72,7 @@ _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
         " trapezoid trapz tril tril_indices triu triu_indices true_divide trunc unbind unflatten unique_consecutive"
         " unsqueeze vander var var_mean vdot view_as_complex view_as_real vsplit vstack where xlogy zeros zeros_like",
     ),
-    ("torch", torch, "affine_grid_generator as_strided as_tensor empty grid_sampler tensor"),
+    ("torch", torch, "_safe_softmax affine_grid_generator as_strided as_tensor empty grid_sampler tensor"),
     ("torch.sparse", torch.sparse, "addmm log_softmax mm softmax sum"),
     (
         "torch.fft",
@@ -138,7 +138,7 @@ _METHODS = (
     " tril triu trunc type type_as unbind unflatten unfold unsqueeze var view view_as where zero_ bfloat16"
     " transpose_ squeeze_ unsqueeze_ exp_ sqrt_ floor_ round_ neg_ clip copy_ cdouble cfloat char element_size"
     " exponential_ fill_diagonal_ hardshrink new_empty short sum_to_size uniform_ unique"
-    " coalesce indices is_coalesced to_dense to_sparse values"
+    " coalesce detach_ indices is_coalesced requires_grad_ to_dense to_sparse values"
 )
 
 _OF_FUNCTIONS = {name.removeprefix("torch.") for name in FUNCTIONS if re.fullmatch(r"torch\.\w+", name)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -11,10 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph
+from torch.nn import functional as F
 
 import fxquant as fxq
+from fxquant.artifact.functions import METHODS, NAMES
 from fxquant.artifact.graph import decode_graph, encode_graph
+from fxquant.capture.exported import spelling
 from fxquant.errors import ArtifactError
+from fxquant.graph import decompositions
 
 
 class Mode(Enum):
@@ -62,6 +68,9 @@ MODELS: dict[str, Callable[[Any, Tensor], Any]] = {
     "the kind of a device": lambda m, h: (h + len(str(h.device.type)), h.new_tensor(float(h.device.type == "cpu"))),
     "a grid of an affine map": lambda m, h: torch.affine_grid_generator(h[:, :6].reshape(4, 2, 3), [4, 1, 2, 2], False),
     "a sparse product": lambda m, h: torch.sparse.mm(h.to_sparse(), h.mT) + h.to_sparse().coalesce().to_dense().sum(),
+    "an attention whose mask a call decides": lambda m, h: F.scaled_dot_product_attention(
+        *(h.view(2, 2, 8),) * 3, attn_mask=h[:2, :2] > -9
+    ),
     "sums without NaN": lambda m, h: (h.nansum(1), torch.nanmean(h), h.trace(), h.diagonal(), h.tensor_split(3, 1)[2]),
 }
 
@@ -91,6 +100,19 @@ def test_a_file_holds_what_computes_with_tensors(name: str, tmp_path: Path) -> N
     assert type(wanted) is type(got)
     for one, two in zip(*((v if isinstance(v, tuple) else (v,)) for v in (wanted, got)), strict=True):
         assert torch.equal(one.nan_to_num(), two.nan_to_num())
+
+
+def test_a_file_holds_what_programs_of_export_are_spelled_in() -> None:
+    assert [name for name, function in spelling.FUNCTIONS.items() if function not in NAMES] == []
+    assert spelling.METHODS | spelling.IN_PLACE_ONLY <= METHODS
+
+
+def test_a_file_holds_what_decompositions_write() -> None:
+    sources = "\n".join(path.read_text() for path in Path(decompositions.__file__).parent.glob("**/*.py"))
+    places = {"torch": torch, "F": F, "operator": operator}
+    written = set(re.findall(r"emit\.function\(\s*(torch|F|operator)\.(\w+)", sources))
+    assert len(written) > 15
+    assert [name for place, name in written if getattr(places[place], name) not in NAMES] == []
 
 
 def test_save_refuses_an_attribute_that_load_would_refuse(tmp_path: Path) -> None:
