@@ -65,7 +65,10 @@ def _how_to_bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Ma
     alone = args[0] if len(args) == 1 and not kwargs else None
     if isinstance(alone, Mapping) and alone and {*alone} <= {*signature.parameters}:
         return "inputs by name are example_kwargs: (model, (), example_kwargs=batch)"
-    return "example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs"
+    return (
+        "example_inputs is the tuple of positional inputs (--input of a command, once for each), example_kwargs the "
+        "dict of keyword inputs"
+    )
 
 
 def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

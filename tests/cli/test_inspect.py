@@ -14,6 +14,18 @@ def small():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.RMSNorm(144))
 """
 
+TWO = """
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x, y):
+        return self.fc(x) + y
+"""
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -58,3 +70,13 @@ def test_all_lines_are_printed_if_asked_for(tmp_path: Path, capsys: pytest.Captu
 def test_strict_fails_with_the_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", f"{file}:small", "--input", "1x3x8x8", "--strict"]) == 1
     assert "PlanError: strict: 1 operators would stay float" in capsys.readouterr().err
+
+
+def test_a_model_of_two_inputs_says_how_to_give_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "two.py"
+    path.write_text(TWO)
+    assert main(["inspect", f"{path}:Two", "--input", "2x8"]) == 1
+    text = capsys.readouterr().err
+    assert "missing a required argument: 'y'\n  got:      (float32[2, 8])\n  expected: Two.forward(x, y)\n" in text
+    assert "--input of a command, once for each" in text
+    assert main(["inspect", f"{path}:Two", "--input", "2x8", "--input", "2x8"]) == 0
