@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fxquant.kernels.fake_quantize.histogram import window_of
-from fxquant.observers.qparams import choose_qparams
+from fxquant.observers.qparams import scale_and_zero_point
 from fxquant.plan.spec import QScheme
 
 _ROUNDING = 1e-6
@@ -111,12 +111,15 @@ class Bins:
         """
         scales, zero_points = (each.view(-1, low.shape[-1]) for each in qparams(low, high, scheme, eps))
         edges, weights, sizes = self._weighted_edges
-        costs = torch.empty_like(scales)
-        for rows, candidates, longest in pieces(sizes, low.shape[-1]):
-            scale, zero_point = scales[rows, candidates], zero_points[rows, candidates]
-            costs[rows, candidates] = _weighted_integral(
-                edges[rows, :longest], weights[rows, :longest], scale, zero_point, scheme, power
-            )
+        if scales.numel() * edges.numel() <= _ELEMENTS and sizes.numel() == 1:  # one piece, which is all
+            costs = _weighted_integral(edges, weights, scales, zero_points, scheme, power)
+        else:
+            costs = torch.empty_like(scales)
+            for rows, candidates, longest in pieces(sizes, low.shape[-1]):
+                scale, zero_point = scales[rows, candidates], zero_points[rows, candidates]
+                costs[rows, candidates] = _weighted_integral(
+                    edges[rows, :longest], weights[rows, :longest], scale, zero_point, scheme, power
+                )
         errors = (costs * scales ** (power + 1)).view(low.shape) / self.counts.sum(-1, keepdim=True)
         # Rounding may go below 0; and where scales are so small that their number has no such power, nothing is left.
         return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
@@ -165,8 +168,8 @@ def least(costs: Tensor) -> Tensor:
 
 def qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:
     """Return scale and zero point of each of several ranges, as they would be chosen; float64, of their shape."""
-    chosen = choose_qparams(low.flatten(), high.flatten(), replace(scheme, axis=0, group_size=None), eps)
-    return chosen.scale.double().view(low.shape), chosen.zero_point.double().view(low.shape)
+    scale, zero_point = scale_and_zero_point(low, high, scheme, eps)
+    return scale.double(), zero_point.double()
 
 
 def pieces(sizes: Tensor, candidates: int) -> Iterator[tuple[Tensor, slice, int]]:

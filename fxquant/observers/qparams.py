@@ -61,15 +61,20 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
     """
     low, high = torch.atleast_1d(low), torch.atleast_1d(high)
     _require_finite(low, high)
+    return QParams(scheme, *scale_and_zero_point(low, high, scheme, eps))
+
+
+def scale_and_zero_point(
+    low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE
+) -> tuple[Tensor, Tensor]:
+    """Return what ``choose_qparams`` chooses for ranges that are known to be finite; of their shape, which is free."""
     limits = scheme.quant_min, scheme.quant_max
     if scheme.float_qparams:
         scale = step_width(low, high, float(limits[1] - limits[0]))
         scale = torch.where(scale > eps, scale, torch.ones_like(scale))
-        return QParams(scheme, scale.float(), (-low / scale).float())
+        return scale.float(), (-low / scale).float()
     scale, zero_point = affine_qparams(low, high, *limits, middle(scheme) if scheme.symmetric else None, eps)
-    if scheme.power_of_two:
-        scale, zero_point = _powers_of_two(low, high, scale, scheme, eps)
-    return QParams(scheme, scale, zero_point)
+    return _powers_of_two(low, high, scale, scheme, eps) if scheme.power_of_two else (scale, zero_point)
 
 
 def _powers_of_two(
