@@ -104,7 +104,10 @@ def excited(function: nn.Module, gate: nn.Module) -> nn.Module:
 GATES = [(nn.SiLU(), nn.Sigmoid()), (nn.Hardswish(), nn.Hardsigmoid())]
 
 
-@pytest.mark.parametrize(("function", "gate"), GATES, ids=["SiLU", "hardswish"])
+@pytest.mark.parametrize(
+    ("function", "gate"),
+    [pytest.param(*GATES[0], id="SiLU", marks=pytest.mark.slow), pytest.param(*GATES[1], id="hardswish")],
+)
 def test_gates_and_what_they_multiply_are_integers(function, gate, tmp_path):
     model = excited(function, gate)
     prepared = fxq.calibrate(fxq.prepare(model, X, SEVEN_BITS, backend="onnxruntime"), [X], progress=False)
@@ -137,7 +140,10 @@ def in_onnxruntime(path: Path, x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
-@pytest.mark.parametrize(("function", "gate"), GATES, ids=["SiLU", "hardswish"])
+@pytest.mark.parametrize(
+    ("function", "gate"),
+    [pytest.param(*GATES[0], id="SiLU"), pytest.param(*GATES[1], id="hardswish", marks=pytest.mark.slow)],
+)
 def test_gates_are_as_near_to_float_as_those_of_the_runtimes_own_quantizer(function, gate, tmp_path):
     """On the same ranges, those that were seen."""
     model, generator = excited(function, gate), torch.Generator().manual_seed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -72,11 +73,17 @@ def test_another_model_converts_without_data(qconfig: Any, form: str, tmp_path: 
     assert torch.equal(fxq.convert(by_table, to=form)(X), wanted(X))
 
 
-@pytest.mark.parametrize("network", ["shufflenet_v2_x0_5", pytest.param("googlenet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "network",
+    ["small shufflenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shufflenet_v2_x0_5", "googlenet"))],
+)
 def test_networks(network: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     more = {"init_weights": False} if network == "googlenet" else {}
-    net = torchvision.models.get_model(network, weights=None, **more).eval()
+    if network == "small shufflenet":
+        net = torchvision.models.ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 48], num_classes=10).eval()
+    else:
+        net = torchvision.models.get_model(network, weights=None, **more).eval()
     x = torch.randn(2, 3, 64, 64)
     prepared = fxq.prepare(net, x)
     for batch in (x, x * 0.5):
@@ -280,10 +287,10 @@ EDITS: dict[str, tuple[Callable[[Any], object], type[FxQuantError], str]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_edits_that_are_refused(name: str, tmp_path: Path) -> None:
     change, kind, words = EDITS[name]
-    _, data = saved(tmp_path)
+    data = copy.deepcopy(saved_once(tmp_path)[1])
     change(data)
     with pytest.raises(kind) as caught:
-        fxq.apply_qparams(prepare(), data)
+        fxq.apply_qparams(fresh(), data)
     assert words in str(caught.value)
 
 

@@ -73,13 +73,23 @@ def round_hard(module: Any) -> None:
     module.set_soft_rounding(False)
 
 
+IN_EVERY_STATE = ("default_fake_quant", "default_histogram_fake_quant", "learnable per channel", "adaround")
 STATES: dict[str, Callable[[Any], None]] = {"on": leave, "frozen": freeze, "observing": pass_on, "at rest": rest}
 CASES = [(name, state) for name in MODULES for state in STATES.values()] + [
     ("learnable", learn),
     ("learnable per channel", learn),
     ("adaround", round_hard),
 ]
-TRACEABLE = [case for case in CASES if case[0] != "default_histogram_fake_quant" or case[1] in (freeze, rest)]
+TRACEABLE = [
+    pytest.param(
+        name,
+        state,
+        marks=pytest.mark.slow if state in (pass_on, rest) and name not in IN_EVERY_STATE else (),
+    )
+    for name, state in CASES
+    if name != "default_histogram_fake_quant" or state in (freeze, rest)
+]
+"""Each module with everything on and frozen; further states of one of each class: compiling takes half a second."""
 
 
 def made(name: str, state: Callable[[Any], None] = leave) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -182,22 +183,26 @@ def net() -> nn.Module:
     )
 
 
-def forms() -> dict[str, Any]:
-    quantizer = fxq.calibrate(fxq.prepare(net().eval(), X, leaf_modules=(Own,)), [X], progress=False)
+def calibrated() -> fxq.Quantizer:
+    return fxq.calibrate(fxq.prepare(net().eval(), X, leaf_modules=(Own,)), [X], progress=False)
+
+
+def trained() -> Any:
     qat = fxq.prepare_qat(net().train(), X, leaf_modules=(Own,))
     qat(X)
     qat.apply(fxq.disable_observer)
-    return {
-        "prepared": quantizer,
-        "int8": fxq.convert(quantizer),
-        "int8, graph": fxq.convert(quantizer, engine="graph"),
-        "fake_quant": fxq.convert(quantizer, to="fake_quant"),
-        "reference": fxq.convert(quantizer, to="reference"),
-        "training": qat,
-    }
+    return qat
 
 
-FORMS = ("prepared", "int8", "int8, graph", "fake_quant", "reference", "training")
+FORMS: dict[str, Callable[[], Any]] = {
+    "prepared": calibrated,
+    "int8": lambda: fxq.convert(calibrated()),
+    "int8, graph": lambda: fxq.convert(calibrated(), engine="graph"),
+    "fake_quant": lambda: fxq.convert(calibrated(), to="fake_quant"),
+    "reference": lambda: fxq.convert(calibrated(), to="reference"),
+    "training": trained,
+}
+"""Each makes a model of its own."""
 
 
 def changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -226,7 +231,7 @@ def spoilt(state: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", ["shape", "NaN", "missing", "unexpected", "no tensor"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_state_that_cannot_be_loaded_changes_nothing(form, kind, assign):
-    model = forms()[form]
+    model = FORMS[form]()
     run = model.graph_module if form == "prepared" else model
     run.train(False)
     expected = run(X)
@@ -249,7 +254,7 @@ def test_a_state_that_cannot_be_loaded_changes_nothing(form, kind, assign):
 
 
 def test_batch_norms_that_a_bad_state_would_freeze_stay_as_they_are():
-    model, frozen = forms()["training"], forms()["training"]
+    model, frozen = trained(), trained()
     state = spoilt(dict(frozen.apply(fxq.freeze_bn_stats).state_dict()), "shape")
     with pytest.raises(RuntimeError):
         model.load_state_dict(state)

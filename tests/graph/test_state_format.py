@@ -38,6 +38,17 @@ def shell(form: str, weight: int = 8, activation: int = 8) -> Any:
     return fxq.convert(fxq.prepare(net(), X, bits(weight, activation)), to=form, allow_uncalibrated=True)
 
 
+EVERY_WAY = pytest.mark.parametrize(
+    ("form", "arguments"),
+    [
+        pytest.param(form, arguments, marks=pytest.mark.slow if arguments and form != "int8" else ())
+        for form in ("int8", "reference", "fake_quant")
+        for arguments in ({}, {"strict": False}, {"assign": True})
+    ],
+    ids=str,
+)
+
+
 def saved(state: Any) -> Any:
     """Through a file, as users keep it."""
     file = io.BytesIO()
@@ -55,8 +66,7 @@ def refused(model: Any, state: Any, **arguments: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("form", ["int8", "reference", "fake_quant"])
-@pytest.mark.parametrize("arguments", [{}, {"strict": False}, {"assign": True}], ids=str)
+@EVERY_WAY
 def test_other_bits_are_refused_by_the_first_module(form: str, arguments: Any) -> None:
     state = saved(fxq.convert(prepared(), to=form).state_dict())
     text = refused(shell(form, weight=4), state, **arguments)
@@ -70,8 +80,7 @@ def test_other_bits_are_refused_by_the_first_module(form: str, arguments: Any) -
     assert ": int4 symmetric per channel (axis 0)" in refused(shell(form), few, **arguments)
 
 
-@pytest.mark.parametrize("form", ["int8", "reference", "fake_quant"])
-@pytest.mark.parametrize("arguments", [{}, {"strict": False}, {"assign": True}], ids=str)
+@EVERY_WAY
 def test_the_same_configuration_loads(form: str, arguments: Any) -> None:
     model = fxq.convert(prepared(), to=form)
     state = saved(model.state_dict())

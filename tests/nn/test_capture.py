@@ -110,8 +110,16 @@ def prepared(name: str) -> tuple[fxq.Quantizer, Tensor]:
     return fxq.calibrate(quantizer, [x], progress=False), x
 
 
-@pytest.mark.parametrize("form", ["int8", "fake_quant", pytest.param("reference", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MODELS)
+def every_model_and_form() -> list[Any]:
+    """Each model as integers, and two of each form beside: export takes seconds."""
+    return [
+        pytest.param(name, form, marks=() if form == "int8" or name in often else pytest.mark.slow)
+        for name in MODELS
+        for form, often in (("int8", ()), ("fake_quant", ("branches", "per token")), ("reference", ()))
+    ]
+
+
+@pytest.mark.parametrize(("name", "form"), every_model_and_form())
 def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
     quantizer, x = prepared(name)
     eager = fxq.convert(quantizer, to=form, **({"engine": "graph"} if form == "int8" else {}))
@@ -130,8 +138,17 @@ def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes .*_flat_weights")  # torch's, of every recurrent layer
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (nn.LSTM, "int8"),
+        (nn.GRU, "fake_quant"),
+        (nn.LSTM, "reference"),
+        pytest.param(nn.GRU, "int8", marks=pytest.mark.slow),
+        pytest.param(nn.LSTM, "fake_quant", marks=pytest.mark.slow),
+        pytest.param(nn.GRU, "reference", marks=pytest.mark.slow),
+    ],
+)
 def test_recurrent_layers_are_exported(kind: type[nn.Module], form: str) -> None:
     """``torch.compile`` takes none, float or quantized."""
     x = torch.linspace(-1, 1, 60).reshape(2, 5, 6)

@@ -329,8 +329,14 @@ class Viewing(nn.Module):
         return x.view(len(x), -1).sin() if x.sum() > 0 else x.view(len(x), -1)
 
 
-@pytest.mark.parametrize("to", FORMS)
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("rank", "to"),
+    [
+        pytest.param(rank, to, marks=() if rank == 2 or to == "int8" else pytest.mark.slow)
+        for rank in (1, 2, 3)
+        for to in FORMS
+    ],
+)
 def test_float_code_gets_images_in_the_order_that_they_had(rank, to):
     torch.manual_seed(0)
     conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]

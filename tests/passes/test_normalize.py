@@ -612,7 +612,7 @@ def _change(kind: int, a: Tensor, b: Tensor) -> Tensor:
 STEP = st.tuples(st.sampled_from("vppcc"), st.integers(0, 6), st.integers(0, 99), st.integers(0, 99))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, min_size=1, max_size=10), st.integers(1, 4))
 def test_random_programs_keep_their_values(steps, outputs):
     def program(self, x):

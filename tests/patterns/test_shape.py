@@ -77,8 +77,15 @@ MOVED = {
 SIGNED = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), fxq.get_default_qconfig().weight)
 
 
-@pytest.mark.parametrize(("pattern", "body"), [(name, body) for name, bodies in MOVED.items() for body in bodies])
-@pytest.mark.parametrize("qconfig", [None, SIGNED], ids=["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("pattern", "body", "qconfig"),
+    [
+        pytest.param(name, body, qconfig, marks=pytest.mark.slow if qconfig and body is not bodies[0] else ())
+        for name, bodies in MOVED.items()
+        for body in bodies
+        for qconfig in (None, SIGNED)
+    ],
+)
 def test_a_move_moves_integers_exactly(forms_behind_conv, pattern, body, qconfig):
     forms = forms_behind_conv(body, qconfig=qconfig)
     assert forms.units == ["conv", pattern]

@@ -161,7 +161,7 @@ def test_each_call_of_a_layer_has_integers_of_its_own() -> None:
     assert not torch.equal(first.integers_of_weight, second.integers_of_weight)
 
 
-@pytest.mark.parametrize("kind", [Residual, Shared])
+@pytest.mark.parametrize("kind", [Residual, pytest.param(Shared, marks=pytest.mark.slow)])
 def test_values_in_files_and_interrupts_give_the_same_bits(
     kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+FURTHER = ("mobilenet_v3", "swin")
+"""A second network of convolutions, and a second transformer."""
+
+
 def export(model: nn.Module, *args: Any, dynamic: bool = True, **kwargs: Any) -> torch.export.ExportedProgram:
     """Export a model in evaluation mode, the batch left open."""
 
@@ -70,7 +74,10 @@ def int8(model: Any, *args: Any, **kwargs: Any) -> Any:
         return prepared, prepared.convert(engine="graph")
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in NETWORKS],
+)
 def doors(request):
     """The program of a network, and what came of it by either door."""
     torch.manual_seed(0)
