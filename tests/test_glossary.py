@@ -114,10 +114,12 @@ TEXT = re.compile("|".join(rf"\b(?:{word})\b" for word in REFUSED_IN_TEXT), re.I
 
 
 def sentences_in(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each string of a source, docstrings among them, and of each comment."""
+    """Line and text of each string of a source, docstrings among them, and of each comment if one may be refused."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
+    if not any("#" in line and TEXT.search(line) for line in text.splitlines()):
+        return  # a comment is a part of its line, and tokens take as long as all else
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
