@@ -45,10 +45,12 @@ def with_error(reference: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor
     """Return the reference, the other, and the magnitude of their difference, by the rules of ``sqnr``: 0 for what is
     left out, inf for infinite noise; float64, of the same shape."""
     exact, given = reference.detach().double(), other.detach().double()
-    usable = exact.isfinite()
-    if not bool(usable.all()):
+    error = (exact - given).abs_()
+    if not bool(error.sum().isfinite()):  # a difference is finite where both values are
+        usable = exact.isfinite()
         exact, given = exact.where(usable, 0.0), given.where(usable, 0.0)
-    return exact, given, (exact - given).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        error = (exact - given).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
+    return exact, given, error
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -105,11 +107,12 @@ class DeviationSums:
         if not reference.numel():
             return
         exact, given, error = with_error(*(_channels_first(x, axis) for x in (reference, other)))
-        self.signal = _sum(self.signal, exact.square().sum(1).cpu())
-        self.noise = _sum(self.noise, error.square().sum(1).cpu())
-        self.peak = _largest(self.peak, exact.abs().amax(1).cpu())
-        self.power += float(given.square().sum())
-        self.product += float((exact * given).sum())
+        products = torch.empty_like(exact)  # one piece of memory for all: to get another takes longer than to fill it
+        self.signal = _sum(self.signal, torch.square(exact, out=products).sum(1).cpu())
+        self.noise = _sum(self.noise, torch.square(error, out=products).sum(1).cpu())
+        self.peak = _largest(self.peak, torch.abs(exact, out=products).amax(1).cpu())
+        self.power += float(torch.square(given, out=products).sum())
+        self.product += float(torch.mul(exact, given, out=products).sum())
         self.largest = max(self.largest, float(error.max()))
 
     def merge(self, other: DeviationSums) -> None:
@@ -163,8 +166,10 @@ def _ratio(noise: float, signal: float) -> float:
 
 def _channels_first(x: Tensor, axis: int) -> Tensor:
     """float64 [C, all else]: squares of float32 values neither vanish nor overflow."""
-    x = x.detach().double()
-    return x.reshape(1, -1) if x.dim() == 0 else x.movedim(axis, 0).reshape(x.shape[axis], -1)
+    x = x.detach()
+    x = x.reshape(1, 1) if x.dim() == 0 else x.movedim(axis, 0)
+    rows = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+    return rows.copy_(x).reshape(x.shape[0], -1)
 
 
 def _sum(total: Tensor, more: Tensor) -> Tensor:
