@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
+import importlib
+import importlib.util
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,3 +44,33 @@ def float64_by_default() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="session")
+def fresh() -> Iterator[Any]:
+    """Runs programs in processes that have torch, and nothing of ours; see ``fresh.py``."""
+    # By its path: make sanitize has this folder on no path.
+    spec: Any = importlib.util.spec_from_file_location("fresh", Path(__file__).parent / "fresh.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.Fresh()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def translations_read_once() -> Iterator[None]:
+    """For each file torch.onnx makes a table of the functions that operators are translated by, and compiles the source
+    of all 500 anew: half of the time that a small file takes. The table is a constant, to which each file adds its own.
+    """
+    registry: Any = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+    made = functools.cache(registry.from_torchlib)
+
+    def table(*opset: int, **named: int) -> Any:
+        own = copy.copy(made(*opset, **named))
+        own.functions = {name: list(functions) for name, functions in own.functions.items()}
+        return own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "from_torchlib", staticmethod(table))
+        yield

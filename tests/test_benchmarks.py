@@ -36,9 +36,8 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(
-    "peers", [{"fp32", "fxquant"}, pytest.param({"fp32", "torch.ao x86", "fxquant"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("peers", [{"fp32", "fxquant"}, {"fp32", "torch.ao x86", "fxquant"}])
 def test_int8(benchmark: Run, peers: set[str]) -> None:
     arguments = ("--rounds", "1", "--threads", "1", "--models", "squeezenet1_1", "--batch", "1")
     text, results = benchmark("int8.py", *arguments, "--peers", *sorted(peers))
@@ -94,7 +93,6 @@ def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [round(value, 3) for value in list(summary.values())[1:]] == [1.0, 0.667, 0.2]
 
 
-@pytest.mark.slow
 def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     turns = importlib.import_module("turns")
@@ -306,6 +304,7 @@ def test_int8_units(benchmark: Run) -> None:
     assert "squeezenet1_1, batch 1, threads 1: float" in text
 
 
+@pytest.mark.slow
 def test_single_layers(benchmark: Run) -> None:
     text, results = benchmark("int8_units.py", "--layers", "--rounds", "1")
     assert len(results["results"]) > 10
@@ -328,6 +327,7 @@ def test_weight_only(benchmark: Run) -> None:
     assert "of a copy" in text
 
 
+@pytest.mark.slow
 def test_int8_norms(benchmark: Run) -> None:
     text, results = benchmark("int8_norms.py", "--rounds", "1")
     assert len(results["rows"]) == 12
@@ -335,6 +335,7 @@ def test_int8_norms(benchmark: Run) -> None:
     assert "layer_norm, 392 x 768 uint8" in text
 
 
+@pytest.mark.slow
 def test_int8_usage(benchmark: Run) -> None:
     arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
     text, results = benchmark("int8_usage.py", *arguments)
@@ -371,6 +372,7 @@ def test_channel_statistics(benchmark: Run) -> None:
     assert all(0 <= row["right, %"] <= 100 and row["±"] >= 0 for row in results["rows"])
 
 
+@pytest.mark.slow
 def test_reconstruct(benchmark: Run) -> None:
     few = ("--epochs", "0", "--pictures", "32", "--images", "100", "--iterations", "2", "--batch", "4")
     text, results = benchmark("reconstruct.py", "--net", "fashion", *few)

@@ -27,7 +27,7 @@ def back_ends() -> Iterator[None]:
         BACKENDS.remove(name)
 
 
-@pytest.mark.usefixtures("back_ends")
+@pytest.mark.usefixtures("back_ends", "translations_read_once")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func itself calls it
 @pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
 @pytest.mark.parametrize("name", WITH_CODE)

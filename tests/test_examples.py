@@ -98,6 +98,16 @@ EXPECTED = {
 }
 """Name -> its arguments, where {folder} is an empty one, and pieces of what it prints."""
 
+SLOW = {
+    "adaround.py",  # low_bit_mobilenet.py learns rounding, too
+    "edit_qparams.py",  # tests/exchange writes and reads the qparams of a network of torchvision
+    "export_torchvision.py",  # export_onnx.py; and tests/exporting exports networks of torchvision
+    "qat_fashion_mnist.py",  # qat_lightning.py, and the tutorials in docs
+    "quantize_torchvision.py",  # the README, the demo
+    "save_and_load.py",  # tests/artifact loads networks of torchvision in a fresh process
+}
+"""Each with what shows its kind in ``make test``; ``make slow`` runs them."""
+
 
 def test_no_example_is_forgotten() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
@@ -118,8 +128,8 @@ def back_ends() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
-@pytest.mark.usefixtures("back_ends")
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.usefixtures("back_ends", "translations_read_once")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXPECTED])
 def test_it_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,10 +68,10 @@ except fxq.errors.ArtifactError as error:
 """
 
 
-def test_a_disk_that_is_full_in_the_middle_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_in_the_middle_leaves_what_was_there(fresh: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.fxq"
     path.write_text("mine")
-    run = subprocess.run([sys.executable, "-c", WRITE, str(path)], capture_output=True, text=True)
+    run = fresh(WRITE, path, strict=False)
     assert "the file cannot be written" in run.stdout, run.stderr
     assert path.read_text() == "mine"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.fxq"]

@@ -186,9 +186,9 @@ def reconstructions(rank: int) -> dict[str, Any]:
     fxq.calibrate(start, batches, progress=False)
     found = {}
     for parts in (2, 3):
-        made = fxq.reconstruct(start, batches, iterations=6, batch=7, parts=parts, progress=False)
+        made = fxq.reconstruct(start, batches, iterations=4, batch=7, parts=parts, progress=False)
         found[parts] = [{key: value.clone() for key, value in made.state_dict().items()}, str(made.reconstruction)]
-        made = fxq.adaround(start, batches, iterations=6, rows=50, parts=parts, progress=False)
+        made = fxq.adaround(start, batches, iterations=4, rows=50, parts=parts, progress=False)
         found[-parts] = [{key: value.clone() for key, value in made.state_dict().items()}, str(made.reconstruction)]
     return found
 

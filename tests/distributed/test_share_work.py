@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,33 +31,17 @@ from fxquant.quantizer import rank_files
 from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 from fxquant.training.trained import quantizer_of
 
-PATIENCE = 300
-"""Seconds that two processes may take, on a machine that does other things too."""
 SOURCE = Path(__file__).parent / "stories.py"
 SPEC: Any = importlib.util.spec_from_file_location("stories", SOURCE)
 stories = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(stories)
 
 
-def run_pair(folder: Path, *names: str) -> tuple[list[int], list[str]]:
-    """Run stories in two processes, and return their exit statuses and what they printed."""
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for rank in range(stories.WORLD):
-            command = [sys.executable, "-W", "error", SOURCE, str(rank), folder, *names]
-            log = stack.enter_context(open(folder / f"{rank}.log", "w"))
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            processes.append(stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log, env=environment)))
-            stack.callback(processes[-1].kill)
-        codes = [process.wait(PATIENCE) for process in processes]
-    return codes, [(folder / f"{rank}.log").read_text() for rank in range(stories.WORLD)]
-
-
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+def pair(fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
     """What each of two ranks came to, and their folder. The last story ends the second one."""
     folder = tmp_path_factory.mktemp("ranks")
-    codes, logs = run_pair(folder, *stories.SHARED, "training", "faults")
+    codes, logs = fresh.ranks(SOURCE, folder, stories.WORLD, *stories.SHARED, "training", "faults")
     assert codes == [0, -9], "\n".join(logs)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(stories.WORLD)], folder
 

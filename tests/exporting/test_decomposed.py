@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -74,10 +72,9 @@ print(json.dumps({
 """
 
 
-def answers(between: str, behind: str = "") -> list[Any]:
+def answers(fresh: Any, between: str, behind: str = "") -> list[Any]:
     """What a process says that runs this before it computes, and then ``behind``."""
-    code = PREPARE + between + COMPUTE + behind
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    run = fresh(PREPARE + between + COMPUTE + behind)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 
@@ -87,14 +84,14 @@ WITHOUT_THEIRS = "sys.meta_path.insert(0, absent)\n"
 
 
 @pytest.fixture(scope="module")
-def without_theirs() -> list[Any]:
+def without_theirs(fresh: Any) -> list[Any]:
     """What a process says in which torch's own module cannot be imported at first."""
-    return answers(WITHOUT_THEIRS, BEHIND)
+    return answers(fresh, WITHOUT_THEIRS, BEHIND)
 
 
 @pytest.mark.slow
-def test_the_same_from_wherever_they_come(without_theirs: list[Any]) -> None:
-    (first,), (found,), missing = answers(THEIRS_FIRST), answers(""), dict(without_theirs[0])
+def test_the_same_from_wherever_they_come(fresh: Any, without_theirs: list[Any]) -> None:
+    (first,), (found,), missing = answers(fresh, THEIRS_FIRST), answers(fresh, ""), dict(without_theirs[0])
     assert [(each.pop("ours"), each.pop("loaded")) for each in (first, found, missing)] == [
         (0, True),  # they are there already
         (0, True),  # torch has the module, which is imported
@@ -103,9 +100,8 @@ def test_the_same_from_wherever_they_come(without_theirs: list[Any]) -> None:
     assert first == found == missing
 
 
-def test_importing_fxquant_registers_nothing() -> None:
-    code = PREPARE + "print(decomposed.HOME in sys.modules, len(decomposed._libraries))"
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+def test_importing_fxquant_registers_nothing(fresh: Any) -> None:
+    run = fresh(PREPARE + "print(decomposed.HOME in sys.modules, len(decomposed._libraries))")
     assert run.stdout.split() == ["False", "0"], run.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -241,7 +242,9 @@ def calibrated(model: nn.Module, x: Tensor, qconfig: Any = None, **arguments: An
     )
 
 
+@functools.cache
 def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
+    """Made once: nothing changes a quantizer."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     return calibrated(model, x, CONFIGURATIONS.get(name)), x

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,21 +21,21 @@ from fxquant.settings import Settings
 ABSENT = "the native library was not built: install a C++ compiler (as c++, g++ or clang++), then"
 BUILD = build_command(library.PACKAGE)
 AUTO = "FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
 
 
-def run(program: str, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh process, with ``first`` before the library is loaded."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
-    lines = ["import torch", first, "from fxquant.kernels import library, dequantize", program]
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(lines)],
-        env={**inherited, **environment},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def run(fresh: Any) -> Run:
+    """Runs a program in a fresh process, with ``first`` before the library is loaded."""
+
+    def run(program: str, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
+        lines = ["import torch", first, "from fxquant.kernels import library, dequantize", program]
+        folder = Path(__file__).parents[2]
+        return fresh("\n".join(lines), environment={**inherited, **environment}, folder=folder)
+
+    return run
 
 
 DEQUANTIZE = "print(dequantize(torch.tensor([3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(1)).item())"
@@ -93,7 +94,7 @@ def test_an_unknown_set_is_refused() -> None:
 
 
 @needs_native
-def test_environment_lowers_the_set_and_insists_on_native_kernels() -> None:
+def test_environment_lowers_the_set_and_insists_on_native_kernels(run: Run) -> None:
     done = run(
         f"print(library.native_status().cpu_isa)\n{DEQUANTIZE}", FXQUANT_CPU_ISA="portable", FXQUANT_KERNELS="native"
     )
@@ -104,7 +105,7 @@ MISSING_ISAS = [isa for isa in CPU_ISAS if isa not in available_isas()]
 
 
 @needs_native
-def test_environment_cannot_raise_the_set() -> None:
+def test_environment_cannot_raise_the_set(run: Run) -> None:
     missing = next(isa for isa in MISSING_ISAS if isa != "amx")  # no CPU has the sets of x86 and of ARM
     done = run("", FXQUANT_CPU_ISA=missing)
     assert f"KernelError: the CPU kernels cannot use the instruction set '{missing}'" in done.stderr
@@ -112,7 +113,7 @@ def test_environment_cannot_raise_the_set() -> None:
 
 @needs_native
 @pytest.mark.skipif("amx" not in MISSING_ISAS, reason="this CPU has AMX")
-def test_the_next_set_runs_where_amx_is_refused() -> None:
+def test_the_next_set_runs_where_amx_is_refused(run: Run) -> None:
     program = (
         "status = library.native_status()\n"
         "print(status.cpu_isa == status.best_cpu_isa, status.amx_refusal)\n"
@@ -134,12 +135,12 @@ def test_the_next_set_runs_where_amx_is_refused() -> None:
 
 
 @needs_native
-def test_environment_asks_for_emulated_tiles() -> None:
+def test_environment_asks_for_emulated_tiles(run: Run) -> None:
     done = run(f"print(library.native_status().cpu_isa)\n{DEQUANTIZE}", FXQUANT_CPU_ISA="amx_emulated")
     assert done.stdout.split() == ["amx_emulated", "1.0"], done.stderr
 
 
-def test_environment_asks_for_the_reference() -> None:
+def test_environment_asks_for_the_reference(run: Run) -> None:
     program = f"{DEQUANTIZE}\nprint(library.native_status())\nlibrary.set_isa('portable')"
     done = run(program, FXQUANT_KERNELS="reference")
     assert done.stdout.splitlines() == [
@@ -155,7 +156,7 @@ def test_environment_asks_for_the_reference() -> None:
     )
 
 
-def test_insisting_on_native_kernels_fails_without_the_library() -> None:
+def test_insisting_on_native_kernels_fails_without_the_library(run: Run) -> None:
     hide = (
         "import pathlib; exists = pathlib.Path.exists; pathlib.Path.exists = lambda p: p.suffix != '.so' and exists(p)"
     )
@@ -216,7 +217,7 @@ def test_a_library_that_was_built_from_other_sources_is_not_loaded(
         assert caplog.messages == [reason]
 
 
-def test_the_reference_stands_in_for_a_library_built_from_other_sources() -> None:
+def test_the_reference_stands_in_for_a_library_built_from_other_sources(run: Run) -> None:
     other = "import pathlib; read = pathlib.Path.read_bytes; pathlib.Path.read_bytes = lambda p: read(p)[:99]"
     done = run(f"{DEQUANTIZE}\nprint(library.native_status().reason)", first=other)
     assert done.stdout.splitlines()[0] == "1.0", done.stderr

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ SPEC: Any = importlib.util.spec_from_file_location("calls", HERE / "calls.py")
 calls = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(calls)
 PACKAGE = str(Path(fxquant.__file__).parents[1])
-SANITIZER = {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=0"}
-"""Of ``make sanitize``: an allocation that fails is an error as without it, and so is a signal."""
 PATH = os.pathsep.join((PACKAGE, str(HERE)))
 """With the modules beside the sweep, which ``PYTHONSAFEPATH`` of ``make sanitize`` hides."""
 SEEDS = {"guarded": 40, "hostile": 1}
@@ -49,16 +46,11 @@ needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU li
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="it maps memory, and reads /proc")
 
 
-def sweep(kind: str, out: Path, **environment: str) -> Any:
+def sweep(fresh: Any, kind: str, out: Path, **environment: str) -> Any:
     """What came of all calls; fails with the call that ended the process."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
-    done = subprocess.run(
-        [sys.executable, HERE / "sweep.py", kind, out, str(SEEDS[kind])],
-        env={**inherited, **SANITIZER, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**inherited, "PYTHONPATH": PATH, **environment}
+    done = fresh.script(HERE / "sweep.py", kind, out, str(SEEDS[kind]), environment=environment, strict=False)
     last = out.with_suffix(".at").read_text().strip() if out.with_suffix(".at").exists() else "nothing"
     assert done.returncode == 0, f"exit code {done.returncode} at: {last}\n{done.stderr[-2000:]}"
     return torch.load(out)
@@ -81,21 +73,20 @@ def test_the_calls_are_valid(name: str) -> None:
 
 @needs_native
 @needs_linux
-def test_operands_that_end_where_memory_ends(tmp_path: Path) -> None:
-    assert sweep("guarded", tmp_path / "found") == []
+def test_operands_that_end_where_memory_ends(fresh: Any, tmp_path: Path) -> None:
+    assert sweep(fresh, "guarded", tmp_path / "found") == []
 
 
 @needs_linux
 @pytest.mark.parametrize(("behind", "offset"), [(True, 5), (False, -1)])
-def test_one_byte_more_ends_the_process(behind: bool, offset: int) -> None:
+def test_one_byte_more_ends_the_process(fresh: Any, behind: bool, offset: int) -> None:
     """That the pages guard something."""
     program = (
         "import ctypes, torch; from guarded import Guarded; "
         f"x = Guarded({behind}).place(torch.ones(5, dtype=torch.uint8)); print(x.tolist(), flush=True); "
         f"ctypes.string_at(x.data_ptr() + {offset}, 1)"
     )
-    environment = {**os.environ, **SANITIZER, "PYTHONPATH": PATH}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = fresh(program, environment={**os.environ, "PYTHONPATH": PATH}, strict=False)
 
     assert done.stdout == "[1, 1, 1, 1, 1]\n"
     assert done.returncode == -signal.SIGSEGV
@@ -103,10 +94,10 @@ def test_one_byte_more_ends_the_process(behind: bool, offset: int) -> None:
 
 @needs_native
 @needs_linux
-def test_hostile_arguments(tmp_path: Path) -> None:
+def test_hostile_arguments(fresh: Any, tmp_path: Path) -> None:
     """A value where the reference has one is the same; where a check of the reference refuses, so does the kernel."""
-    native = sweep("hostile", tmp_path / "native")
-    reference = sweep("hostile", tmp_path / "reference", FXQUANT_KERNELS="reference")
+    native = sweep(fresh, "hostile", tmp_path / "native")
+    reference = sweep(fresh, "hostile", tmp_path / "reference", FXQUANT_KERNELS="reference")
 
     assert [call for call, _ in native] == [call for call, _ in reference]
     assert sum(not isinstance(got, str) for _, got in native) > 1000

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,6 @@ import torch
 
 import fxquant as fxq
 
-PATIENCE = 300
-"""Seconds that two processes may take, on a machine that does other things too."""
 RANKS = Path(__file__).parent / "ranks.py"
 SPEC: Any = importlib.util.spec_from_file_location("ranks", RANKS)
 ranks = importlib.util.module_from_spec(SPEC)
@@ -23,18 +18,11 @@ SPEC.loader.exec_module(ranks)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def results(fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process came to."""
     folder = tmp_path_factory.mktemp("ranks")
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for rank in range(ranks.WORLD):
-            command = [sys.executable, "-W", "error", RANKS, str(rank), folder]
-            log = stack.enter_context(open(folder / f"{rank}.log", "w"))
-            processes.append(stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log)))
-            stack.callback(processes[-1].kill)
-        codes = [process.wait(PATIENCE) for process in processes]
-    assert codes == [0] * ranks.WORLD, "\n".join((folder / f"{rank}.log").read_text() for rank in range(ranks.WORLD))
+    codes, logs = fresh.ranks(RANKS, folder, ranks.WORLD)
+    assert codes == [0] * ranks.WORLD, "\n".join(logs)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks.WORLD)]
 
 
