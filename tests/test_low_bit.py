@@ -178,6 +178,7 @@ def test_what_each_gives_goes_through(method: str, name: str, after: dict[str, f
     USES[name](after[method], tmp_path)
 
 
+@pytest.mark.usefixtures("translations_read_once")
 def test_onnx_takes_what_was_learned(after: dict[str, fxq.Quantizer], tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     fxq.export_onnx(fxq.convert(after["reconstruct"]), tmp_path / "model.onnx", data()[0])

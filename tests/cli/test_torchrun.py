@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -17,22 +15,15 @@ from tests.cli.folder import write_images, write_model, write_weights
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_two_processes_write_the_file_of_one(tmp_path, capsys):
+def test_two_processes_write_the_file_of_one(tmp_path, capsys, fresh):
     spec, images, weights = write_model(tmp_path), write_images(tmp_path / "images"), write_weights(tmp_path)
     batches = ["--input", "1x3x8x8", "--batch-size", "1", "--batches", "3"]
     arguments = ["quantize", spec, "--weights", str(weights), "--data", str(images), *batches, "--output"]
     assert main([*arguments, str(tmp_path / "one.fxq")]) == 0
     one = capsys.readouterr().out
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*command, "-m", "fxquant", *arguments, str(tmp_path / "two.fxq")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-        check=False,
-    )
+    torchrun = "import sys; from torch.distributed.run import main; main(sys.argv[1:])"
+    two = ["--standalone", "--nproc-per-node", "2", "-m", "fxquant", *arguments, str(tmp_path / "two.fxq")]
+    run = fresh(torchrun, *two, environment={**os.environ, "OMP_NUM_THREADS": "1"}, folder=ROOT, strict=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.replace("two.fxq", "one.fxq") == one
     first, second = (fxq.load(tmp_path / f"{name}.fxq").state_dict() for name in ("one", "two"))

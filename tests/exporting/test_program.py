@@ -165,6 +165,7 @@ def with_keywords(model: nn.Module, x: Tensor, kwargs: dict[str, Tensor]) -> nn.
     return fxq.convert(prepared)
 
 
+@pytest.mark.usefixtures("translations_read_once")
 @pytest.mark.parametrize("kind", [Keywords, KeywordsOnly])
 def test_keyword_inputs_in_any_order(kind: type[nn.Module], tmp_path: Path) -> None:
     x, kwargs = keyword_inputs()

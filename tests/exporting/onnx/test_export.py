@@ -337,22 +337,27 @@ def test_weights_of_4_bits_may_be_packed(tmp_path):
     assert sizes[0] - sizes[1] > 64 * 48 / 2 - 200
 
 
-def test_large_tensors_lie_beside_the_file(planned, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def planned_linear() -> Any:
+    return converted(linear(), LINEAR_X)
+
+
+def test_large_tensors_lie_beside_the_file(planned_linear, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "LARGEST_FILE", 100)
     path = tmp_path / "net.onnx"
-    fxq.export_onnx(planned, path, X)
+    fxq.export_onnx(planned_linear, path, LINEAR_X)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx", "net.onnx.data"]
-    assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
+    assert torch.allclose(run(path, LINEAR_X)[0], planned_linear(LINEAR_X), atol=1e-5)
 
 
-def test_a_second_file_is_overwritten_only_where_that_is_allowed(planned, tmp_path, monkeypatch):
+def test_a_second_file_is_overwritten_only_where_that_is_allowed(planned_linear, tmp_path, monkeypatch):
     path, second = tmp_path / "net.onnx", tmp_path / "net.onnx.data"
     second.write_text("before")
-    fxq.export_onnx(planned, path, X)  # needs none
+    fxq.export_onnx(planned_linear, path, LINEAR_X)  # needs none
     path.unlink()
     monkeypatch.setattr(writing, "LARGEST_FILE", 100)
     with pytest.raises(ArtifactError, match=r"the file exists already\n  at:       .*net\.onnx\.data\n"):
-        fxq.export_onnx(planned, path, X)
+        fxq.export_onnx(planned_linear, path, LINEAR_X)
     assert (path.exists(), second.read_text()) == (False, "before")
     genuine = writing.os.replace
 
@@ -365,11 +370,11 @@ def test_a_second_file_is_overwritten_only_where_that_is_allowed(planned, tmp_pa
     with monkeypatch.context() as patched:
         patched.setattr(writing.os, "replace", last_fails)
         with pytest.raises(ArtifactError, match="No space left"):
-            fxq.export_onnx(planned, path, X, overwrite=True)
+            fxq.export_onnx(planned_linear, path, LINEAR_X, overwrite=True)
     assert (path.read_text(), second.read_text()) == ("before, too", "before")
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted((path.name, second.name))
-    fxq.export_onnx(planned, path, X, overwrite=True)
-    assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
+    fxq.export_onnx(planned_linear, path, LINEAR_X, overwrite=True)
+    assert torch.allclose(run(path, LINEAR_X)[0], planned_linear(LINEAR_X), atol=1e-5)
 
 
 class TestRefusals:
