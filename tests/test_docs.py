@@ -16,6 +16,8 @@ TEXTS = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for
 GUIDES = ("configuration.md", "passes.md", "reports.md", "training.md")
 """Whose blocks tests/test_guides.py runs, each by itself, and looks at what they make."""
 WITH_CODE = [name for name, text in TEXTS.items() if "```python\n" in text and name not in GUIDES]
+SLOW = {"debugging.md"}
+"""A whole network on photographs; tests/test_guides.py compares and measures one of torchvision in the same way."""
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def back_ends() -> Iterator[None]:
 @pytest.mark.usefixtures("back_ends", "translations_read_once")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func itself calls it
 @pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
-@pytest.mark.parametrize("name", WITH_CODE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in WITH_CODE])
 def test_blocks_run_in_order_and_print_what_is_quoted(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,10 @@ def check(prepared: Any, path: Path, *inputs: Tensor, **modules: nn.Module) -> A
 
 @pytest.mark.parametrize(
     "network",
-    ["mobilenet_v3_small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("densenet121", "swin_t"))],
+    [
+        "squeezenet1_1",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenet_v3_small", "densenet121", "swin_t")),
+    ],
 )
 def test_networks(network: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
