@@ -42,6 +42,12 @@ class FxQuantError(Exception):
         what, facts = self._facts
         return ", ".join(filter(None, (str(facts["got"] or what), facts["at"])))
 
+    @property
+    def at(self) -> str | None:
+        """Where: the node or the place that the message names."""
+        where: str | None = self._facts[1]["at"]
+        return where
+
     def within(self, where: str = "", *, at: Node | str | None = None) -> FxQuantError:
         """Return the same error, which says more of where it happened.
 

@@ -47,11 +47,12 @@ def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Ma
         node: The one that failed.
         args, kwargs: What it was called with.
     """
+    said = _facts_of(error)
     return InputError(
         f"this batch does not run through the model: {first_line(error)}",
         at=node,
-        got=describe_call(args, kwargs),
-        expected=expectation(module_of(node)),
+        got=said.get("got", describe_call(args, kwargs)),
+        expected=said.get("expected", expectation(module_of(node))),
         hint="batches must be inputs that the model itself can run on",
     )
 
@@ -60,6 +61,12 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or its class where it has none; without the head of a cut list."""
     text = str(error).strip()
     return text.splitlines()[0].removesuffix(_OVERLOADS) if text else type(error).__name__
+
+
+def _facts_of(error: Exception) -> dict[str, str]:
+    """Return what a native operator got and expected, which its text has in the layout of all messages."""
+    lines = (line.strip().partition(":") for line in str(error).splitlines()[1:])
+    return {name: text.strip() for name, _, text in lines if name in ("got", "expected")}
 
 
 def expectation(module: Any) -> str | None:

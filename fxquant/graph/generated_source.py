@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import graph_module
 
-_GENERATED = "<eval_with_key>."
+GENERATED = "<eval_with_key>."
 """What the file name of generated code begins with where torch numbers it: such a name is given once."""
 
 _unused: deque[str] = deque()
@@ -31,7 +31,7 @@ def drop_source_with_code(forward: Callable[..., Any]) -> None:
         while True:
             _remove(_unused.popleft())
     code = forward.__code__
-    if code.co_filename.startswith(_GENERATED):
+    if code.co_filename.startswith(GENERATED):
         weakref.finalize(code, _unused.append, code.co_filename).atexit = False
 
 

@@ -19,6 +19,7 @@ from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
 from fxquant.errors import FxQuantError, warn
+from fxquant.graph.failed_call import explained
 from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.generated_source import drop_source_with_code
 from fxquant.graph.methods import bound_to_traced
@@ -205,9 +206,9 @@ def _with_input_errors(forward: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = forward(self, *args, **kwargs)
         except Exception as error:
-            if (explained := _explained(self, args, kwargs, error)) is error:
+            if (other := _explained(self, args, kwargs, error)) is error:
                 raise
-            raise explained from error
+            raise other from error
         if asked and not get_metadata(self, "is_branch"):  # the model around a branch looks at its own inputs
             warn_of_no_gradient(self, args, result)
         return result
@@ -216,9 +217,9 @@ def _with_input_errors(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _explained(gm: NamedGraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
-    """Return the error that says which input of a call is wrong; the error itself where it stands."""
+    """Return the error that says which input of a call is wrong, or which node fails on it; else the error itself."""
     wrong = None if isinstance(error, FxQuantError) else wrong_input(gm, args, kwargs, _taken(gm))
-    return error if wrong is None else wrong
+    return explained(gm, args, kwargs, error) if wrong is None else wrong
 
 
 def _taken(gm: NamedGraphModule) -> tuple[str, ...]:

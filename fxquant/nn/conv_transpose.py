@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import LoweringError
+from fxquant.errors import InputError, LoweringError
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.weight import each_channel_is_a_group, unpack_method_of
@@ -294,7 +294,12 @@ class SubConvolutions:
             steps = zip((along.first for along in phase), self.axes, strict=True)
             places: Any = (..., *(slice(first, None, axis.stride) for first, axis in steps))
             whole[places] = result
-        assert whole is not None  # the first phase has outputs if any has
+        if whole is None:
+            raise InputError(
+                "an image is too small for a transposed convolution",
+                got=f"{list(x.shape[2:])}, whose result would have {sizes}",
+                expected="a result of at least one value along each axis",
+            )
         return whole
 
 

@@ -34,6 +34,7 @@ ALIASED = "in-place change of an aliased tensor"
 STORED = "in-place change of a parameter or buffer"
 GIVEN = "in-place change of a view of an input, which the caller sees"
 PROMOTED = "in-place operator on operands of different dtypes"
+OVERLAP = "in-place operator that spreads a part of the tensor over what it changes"
 NO_PLAIN_FORM = "in-place operator without an out-of-place form"
 SHARED_MODULE = "in-place module that is called at several places"
 _REVERSED = slice(None, None, -1)
@@ -154,6 +155,8 @@ def _why_in_place(
     if any(isinstance(root, tuple) for root in roots[changed]):
         return STORED
     is_assignment = node.target is operator.setitem
+    if not is_assignment and _spreads_own_part(node, changed, roots):
+        return OVERLAP
     if (changed.op != "placeholder" or is_assignment) and any(_is_memory_of(changed, root) for root in roots[changed]):
         return GIVEN
     assignment = _assignment_of(node, order)
@@ -183,6 +186,21 @@ def _assignment_of(node: Node, order: Mapping[Node, int]) -> Node | None:
     if not isinstance(view, Node) or view.target is not operator.getitem or list(view.users) != [node]:
         return None
     return user if user.args == (view.args[0], view.args[1], node) else None
+
+
+def _spreads_own_part(node: Node, changed: Node, roots: Mapping[Node, Roots]) -> bool:
+    """``y[:, :6] += y[:, :1]``: what is read may have changed already, as torch happens to go through the memory.
+
+    Of equal shapes torch refuses what overlaps.
+    """
+    own = value_of(changed)
+    for other in node.all_input_nodes:
+        given = value_of(other)
+        if other is changed or given is None or not roots[other] & roots[changed]:
+            continue
+        if own is None or not (own.has_shape and given.has_shape) or own.shape != given.shape:
+            return True
+    return False
 
 
 def _is_memory_of(changed: Node, root: Any) -> bool:

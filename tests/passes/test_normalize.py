@@ -15,11 +15,13 @@ from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.capture.tracing import trace
+from fxquant.graph.aliases import changed_argument
 from fxquant.graph.query import INPLACE, REASON, module_path
 from fxquant.passes.normalize import (
     ALIASED,
     CHANGED,
     NO_PLAIN_FORM,
+    OVERLAP,
     PROMOTED,
     READS_CHANGED,
     SHARED_MODULE,
@@ -658,3 +660,30 @@ def test_what_is_written_into_an_input_through_a_view_is_seen_by_the_caller():
         x = X.clone()
         form(x)
         assert torch.equal(x, X + 1)
+
+
+def test_a_part_that_is_spread_over_what_it_is_a_part_of_stays_in_place():
+    class Net(nn.Module):
+        def __init__(self, spreads: bool) -> None:
+            super().__init__()
+            self.spreads = spreads
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            if self.spreads:
+                y.mul_(y[:, :1])
+                y[:, :6] += y[:, :1]
+            else:
+                y[:, :2] += y[:, 2:]
+            return self.last(y * 2)
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    for spreads in (True, False):
+        model = Net(spreads).eval()
+        prepared = fxq.prepare(model, x)
+        assert torch.equal(prepared(x), model(x))
+        in_place = [str(node.target) for node in prepared.graph.nodes if changed_argument(node) is not None]
+        assert in_place == (["mul_", "<built-in function iadd>"] if spreads else [])
+        assert any(row.reason.endswith(OVERLAP) for row in prepared.coverage().rows) is spreads
