@@ -243,7 +243,16 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.fixture(params=MODELS)
+ANOTHER_SPELLING = (
+    *("x @ w", "mm", "addmm", "flipped", "two parts", "standardized, scaled", "a parametrization", "orthogonal"),
+    *("weight norm of a convolution", "spectral norm by a hook", "tied, matmul", "tied, @", "tied, einsum"),
+)
+"""Of weights that are computed as those of another model here are."""
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name in ANOTHER_SPELLING else ()) for name in MODELS]
+)
 def case(request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     make, x = MODELS[request.param]

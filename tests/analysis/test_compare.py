@@ -17,6 +17,8 @@ from fxquant.analysis.comparison import Comparison
 from fxquant.errors import CalibrationError, InputError
 
 FORMS = ("int8", "fake_quant", "reference")
+MOST_FORMS = ("int8", "fake_quant", pytest.param("reference", marks=pytest.mark.slow))
+"""All three agree, as a test of its own says."""
 SMALL = 0.05
 """Share of the signal that a sound layer of 8 bits loses at most."""
 
@@ -64,7 +66,7 @@ def compared(model: Any, quantized: Any, data: Any) -> Comparison:
     return fxq.compare(model, quantized, data, progress=False)
 
 
-@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("to", MOST_FORMS)
 def test_a_sound_model_has_no_fault_and_every_layer_a_row(model: nn.Module, data: list[Tensor], to: str) -> None:
     found = compared(model, fxq.convert(prepared_of(model, data), to=to), data)
     assert {row.name for row in found} == {"x", "a.conv", "b.conv", "c.conv", "add", "mean", "fc"}
@@ -85,7 +87,7 @@ def test_the_forms_agree(model: nn.Module, data: list[Tensor]) -> None:
             assert (other[row.unit].weight is None) == (row.weight is None)
 
 
-@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("to", MOST_FORMS)
 def test_alone_is_what_a_layer_adds_to_the_values_it_reads(model: nn.Module, data: list[Tensor], to: str) -> None:
     """By hand: the quantized layer on the float model's rounded values, against the float layer on the same."""
     prepared = prepared_of(model, data)
@@ -266,7 +268,7 @@ class Mixed(nn.Module):
         return self.up((x + y).transpose(1, 2)).mean(-1) + torch.cat([left * right] * 4, -1).mean(1)
 
 
-@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("to", MOST_FORMS)
 def test_transformers_and_float_results(to: str) -> None:
     torch.manual_seed(0)
     model, data = Mixed().eval(), [torch.randn(3, 7, 16) for _ in range(2)]

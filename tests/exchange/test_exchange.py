@@ -58,8 +58,17 @@ def few_bits() -> Any:
     return fxq.QConfigMapping().set_global(qconfig).set_module_name("fc", only)
 
 
-@pytest.mark.parametrize("qconfig", [None, few_bits()], ids=["default", "few bits"])
-@pytest.mark.parametrize("form", ["int8", "reference", "fake_quant"])
+LESS_OFTEN = (("reference", "default"), ("fake_quant", "few bits"))
+
+
+@pytest.mark.parametrize(
+    ("form", "qconfig"),
+    [
+        pytest.param(form, qconfig, id=f"{form}-{name}", marks=pytest.mark.slow if (form, name) in LESS_OFTEN else ())
+        for form in ("int8", "reference", "fake_quant")
+        for name, qconfig in (("default", None), ("few bits", few_bits()))
+    ],
+)
 def test_another_model_converts_without_data(qconfig: Any, form: str, tmp_path: Path) -> None:
     prepared = calibrated(qconfig)
     fxq.qparams(prepared).save(tmp_path / "a.json")
@@ -428,6 +437,7 @@ def fresh() -> Any:
     return _KEPT["prepared"]
 
 
+@settings(deadline=None)
 @given(st.floats(width=32, min_value=0, exclude_min=True, allow_infinity=False))
 def test_short_numbers_are_the_same_float32(value: float) -> None:
     assert torch.tensor(short(value), dtype=torch.float32).item() == value

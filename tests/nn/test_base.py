@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -226,6 +226,7 @@ def test_an_activation_narrows_the_limits(activation: Clamp | None, limits: tupl
     assert integer_limits(qparams(0.1, 10), activation) == limits
 
 
+@settings(deadline=None)
 @given(
     scale=st.floats(2**-13, 10.0, width=32),
     zero_point=st.integers(-8, 7),

@@ -614,9 +614,10 @@ def _change(kind: int, a: Tensor, b: Tensor) -> Tensor:
 STEP = st.tuples(st.sampled_from("vppcc"), st.integers(0, 6), st.integers(0, 99), st.integers(0, 99))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(STEP, min_size=1, max_size=10), st.integers(1, 4))
-def test_random_programs_keep_their_values(steps, outputs):
+PROGRAMS = given(st.lists(STEP, min_size=1, max_size=10), st.integers(1, 4))
+
+
+def keep_their_values(steps, outputs):
     def program(self, x):
         values = [x, x * 2]
         for what, kind, first, second in steps:
@@ -635,6 +636,19 @@ def test_random_programs_keep_their_values(steps, outputs):
     except RuntimeError:  # views that memory does not allow, changes of overlapping memory
         reject()
     normalized(Fn(program), x)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@PROGRAMS
+def test_random_programs_keep_their_values(steps, outputs):
+    keep_their_values(steps, outputs)
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@PROGRAMS
+def test_many_random_programs_keep_their_values(steps, outputs):
+    keep_their_values(steps, outputs)
 
 
 def test_the_input_of_a_module_by_keyword_becomes_positional():

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fxquant.errors import SpecError
@@ -44,6 +44,7 @@ def test_the_grid(fields, quant_min, quant_max, dtype):
     assert (scheme.quant_min, scheme.quant_max, scheme.dtype) == (quant_min, quant_max, dtype)
 
 
+@settings(deadline=None)
 @given(bits=st.integers(2, 16), signed=st.booleans())
 def test_every_grid_fits_its_dtype_and_holds_all_integers_of_its_bits(bits, signed):
     scheme = QScheme(bits=bits, signed=signed)

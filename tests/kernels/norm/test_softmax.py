@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -92,6 +92,7 @@ def test_views_and_empty_tensors(device, assert_same):
         assert_same(softmax(view, 1.0, False, *FULL), reference(view, 1.0, False, *FULL))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 70), st.floats(1e-3, 50), st.integers(0, 2**31))
 def test_the_reference_is_softmax(columns, spread, seed):
     x = torch.randn(4, columns, generator=torch.Generator().manual_seed(seed)) * spread
@@ -102,6 +103,7 @@ def test_the_reference_is_softmax(columns, spread, seed):
     assert (q[steps > 255.5] == 255).all()
 
 
+@settings(deadline=None)
 @given(st.floats(-60, 0, width=32))
 def test_exponentials(x):
     steps = exp_steps(torch.tensor([x])).item()
