@@ -30,11 +30,11 @@ def small(tmp_path_factory: pytest.TempPathFactory, calibrated: fxq.Quantizer) -
     return fxq.report(calibrated, folder / "report.html", about=about)
 
 
-@pytest.mark.parametrize(("modules", "layers"), [(8, 50), pytest.param(20, 100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("modules", "layers"), [(9, 100), pytest.param(20, 100, marks=pytest.mark.slow)])
 def test_many_nodes_are_shown_by_module_and_placed_in_a_worker(
     modules: int, layers: int, tmp_path: Path, live: Browser
 ) -> None:
-    """From 150 boxes on a worker places them."""
+    """More than 400 units are shown by module; more than 150 boxes are placed in a worker."""
     parts = [
         nn.Sequential(*(nn.Linear(4, 4) if place % 2 else nn.ReLU() for place in range(layers))) for _ in range(modules)
     ]
