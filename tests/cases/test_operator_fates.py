@@ -33,6 +33,8 @@ from fxquant.patterns.floats import (
     STEEP,
 )
 from tests.outputs import rounding_outputs
+from tests.patterns.test_shape import MOVED
+from tests.patterns.test_unary import FUNCTIONS
 
 CLOSE = 30.0
 """dB that 8 bits reach behind a layer of 8 bits, if an operator neither jumps nor nearly cancels; errors of structure
@@ -437,7 +439,14 @@ def test_the_fate_of_an_operator(case: Row, spelling: Spelling) -> None:
 FIRST = [each for each in ROWS if not each.reason]
 
 
-@pytest.mark.parametrize("case", FIRST, ids=[each.name for each in FIRST])
+IN_ALL_FORMS = {*FUNCTIONS, *MOVED}
+"""Names of rows whose models other tests convert to every form."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name in IN_ALL_FORMS else ()) for each in FIRST],
+)
 def test_int8_is_the_simulation_and_close_to_float(case: Row) -> None:
     """Of each row the first spelling, on the batch that it was calibrated on and on half of it."""
     x = X[case.rank]

@@ -110,7 +110,13 @@ REPEATED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REPEATED)
+LESS_OFTEN = ("convert to reference", "run by the graph", "copy")
+"""Of what others do, too: conversion, a run, and a copy, which pickle takes as well."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LESS_OFTEN else ()) for name in REPEATED]
+)
 def test_repeated_calls_leave_nothing(name: str, prepared: fxq.Quantizer) -> None:
     for _ in range(3):
         REPEATED[name](prepared)
