@@ -39,7 +39,7 @@ def explained(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         return _of_graph(gm, args, kwargs) or error
     node, values, named = found
     if isinstance(error, FxQuantError):
-        return error if error.at else error.within(at=node)
+        return error.within(at=node) if node.op == "call_module" and not error.at else error
     return error if _is_of_user(node) else does_not_run(error, node, values, named)
 
 
