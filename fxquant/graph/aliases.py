@@ -144,8 +144,10 @@ def roots_of(node: Node, known: Mapping[Node, Roots]) -> Roots:
         return frozenset()
     if _is_fresh(node):
         return frozenset((node,))
-    arguments = (known[argument] for argument in flat_arguments(node) if isinstance(argument, Node))
-    return frozenset((node,)).union(*arguments)
+    given = (
+        node.args[:1] if node.target is operator.getitem else flat_arguments(node)
+    )  # a key, a mask say, is no memory
+    return frozenset((node,)).union(*(known[argument] for argument in given if isinstance(argument, Node)))
 
 
 def may_hold_tensor(node: Node) -> bool:

@@ -2,70 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import FrameType
+import linecache
+import os
+import re
+from collections.abc import Iterator, Mapping
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.errors import FxQuantError, InputError
+from fxquant.errors import FxQuantError, InputError, is_library_file
+from fxquant.graph.aliases import changed_argument
 from fxquant.graph.failures import does_not_run
 from fxquant.graph.generated_source import GENERATED
 from fxquant.graph.inputs import bind
 from fxquant.graph.interpreter import BoundInterpreter
+from fxquant.graph.packing import holds_integers
 from fxquant.graph.query import canonical_type, has_hooks, module_of
 
-_OF_TORCH = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
-"""What operators raise where their arguments do not fit."""
+_OF_OPERATORS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, NotImplementedError)
+"""What operators raise where their arguments do not fit. Subclasses say something else: memory, ranks, fake tensors."""
+_OF_MEMORY = ("allocate memory", "not enough memory", "ALLOC_FAILED")
+"""Of the texts of a RuntimeError where there is no memory."""
+_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 def explained(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
     """Return the error of a call with the place where it happened; the error itself where that is not known.
 
-    An error that code of the user's may have raised, in a layer or a hook that is kept as it is, stays what it is. So
-    does one of memory.
+    What code of the user's raises, in a layer, a hook or a mode, stays what it is. So do errors of memory, and those
+    under a transform or a mode of torch, which may catch them.
 
     Args:
         gm: The model.
         args, kwargs: What it was called with.
         error: What the call raised.
     """
-    if not isinstance(error, (*_OF_TORCH, FxQuantError)) or _is_of_memory(error):
+    try:
+        return _with_place(gm, args, kwargs, error)
+    except Exception:  # an explanation that fails hides nothing
+        return error
+
+
+def _with_place(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
+    is_own = isinstance(error, FxQuantError)
+    if not is_own and (type(error) not in _OF_OPERATORS or any(words in str(error) for words in _OF_MEMORY)):
+        return error
+    if _is_in_users_code(error) or _is_intercepted():
         return error
     found = _place(gm, error)
-    if found is None:
-        return _of_graph(gm, args, kwargs) or error
-    node, values, named = found
-    if isinstance(error, FxQuantError):
-        return error.within(at=node) if node.op == "call_module" and not error.at else error
-    return error if _is_of_user(node) else does_not_run(error, node, values, named)
+    if is_own:
+        if found is None or found[0].op != "call_module" or error.at:  # type: ignore[attr-defined]
+            return error
+        return error.within(at=found[0])  # type: ignore[attr-defined, no-any-return]
+    return does_not_run(error, *found) if found is not None else _of_graph(gm, args, kwargs) or error
 
 
-def _is_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
-def _is_of_user(node: Node) -> bool:
-    """Tell whether a node runs code that neither torch nor this package wrote."""
-    if node.op == "call_module":
-        module = module_of(node)
-        own = type(module).__module__.startswith("fxquant.")
-        return module is None or has_hooks(module) or not (own or canonical_type(module) is not None)
-    place = getattr(node.target, "__module__", None) or "torch"
-    return node.op == "call_function" and place.partition(".")[0] not in ("torch", "_operator", "fxquant", "math")
+def _is_in_users_code(error: Exception) -> bool:
+    """Tell whether code of the user's ran where an error was raised: below the model's own call."""
+    return any(not _is_library(trace.tb_frame.f_code.co_filename) for trace in _frames(error))
+
+
+def _is_library(path: str) -> bool:
+    of_python = path.startswith(_STANDARD_LIBRARY) and not any(name in path for name in _INSTALLED)
+    return of_python or is_library_file(path)
+
+
+def _is_intercepted() -> bool:
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+    )
 
 
 def _place(gm: GraphModule, error: Exception) -> tuple[Node, tuple[Any, ...], dict[str, Any]] | None:
     """Return the node whose line of generated code failed, with the values of its arguments."""
-    trace = error.__traceback__
-    while trace is not None:
+    for trace in _frames(error):
         frame = trace.tb_frame
         if frame.f_code.co_filename.startswith(GENERATED) and frame.f_locals.get("self") is gm:
             index = (gm._lineno_map or {}).get(trace.tb_lineno - gm._prologue_start)
-            return None if index is None else _with_values(list(gm.graph.nodes)[index], frame)
-        trace = trace.tb_next
+            node = None if index is None else list(gm.graph.nodes)[index]
+            line = linecache.getline(frame.f_code.co_filename, trace.tb_lineno)
+            # A graph that was edited, and not compiled since, has other nodes there.
+            is_of_graph = node is not None and re.search(rf"\b{node.name} = (?!None\b)", line)
+            return _with_values(node, frame) if node is not None and is_of_graph else None
     return None
 
 
@@ -77,14 +108,25 @@ def _with_values(node: Node, frame: FrameType) -> tuple[Node, tuple[Any, ...], d
 
 
 def _of_graph(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError | None:
-    """Return what the graph says of a call that failed in a program, which knows no nodes; None where it runs."""
-    if gm.training:
-        return None  # observers would see the batch twice
+    """Return what the graph says of a call that failed in a program, which knows no nodes.
+
+    None where the graph runs, and where a second run would leave more than its results behind.
+    """
+    if not holds_integers(gm) or any(_leaves_traces(node) for node in gm.graph.nodes):
+        return None
     try:
         with torch.no_grad():
             BoundInterpreter(gm, bind(gm, args, kwargs, "the inputs")).run()
     except InputError as error:
-        return error
-    except Exception:
-        return None  # this one explains nothing
+        return error.with_traceback(None)  # which holds all values of the run
     return None
+
+
+def _leaves_traces(node: Node) -> bool:
+    """Tell whether a node may change something: code of the user's, random numbers, a change in place."""
+    if node.op in ("placeholder", "output", "get_attr"):
+        return False
+    module = module_of(node)
+    own = module is not None and type(module).__module__.startswith("fxquant.")
+    of_user = module is not None and (has_hooks(module) or not (own or canonical_type(module) is not None))
+    return of_user or changed_argument(node) is not None or node.is_impure()

@@ -65,7 +65,8 @@ def first_line(error: Exception) -> str:
 
 def _facts_of(error: Exception) -> dict[str, str]:
     """Return what a native operator got and expected, which its text has in the layout of all messages."""
-    lines = (line.strip().partition(":") for line in str(error).splitlines()[1:])
+    first, *further = str(error).splitlines() or [""]
+    lines = (line.strip().partition(":") for line in further if first.startswith("fxquant::"))
     return {name: text.strip() for name, _, text in lines if name in ("got", "expected")}
 
 

@@ -77,7 +77,7 @@ class ItemAssignments:
             value = emit.function(torch.full_like, emit.function(operator.getitem, source, key), value)
         elif value_of(value).shape != region or not _depends_on_input(value):  # type: ignore[union-attr]
             value = emit.method("expand_as", value, emit.function(operator.getitem, source, key))
-        for dim, item in enumerate(_items(key, len(value_of(source).shape))):  # type: ignore[union-attr, arg-type]
+        for dim, item in enumerate(items_of(key, len(value_of(source).shape))):  # type: ignore[union-attr, arg-type]
             if isinstance(item, int):
                 value = emit.function(torch.unsqueeze, value, dim)
         return source, value  # type: ignore[return-value]
@@ -236,7 +236,7 @@ def slices_of(node: Node) -> Slices | None:
     info, given = value_of(source), value_of(value) if isinstance(value, Node) else None  # type: ignore[arg-type]
     if info is None or not info.has_shape or not info.dtype.is_floating_point:
         return None
-    items = _items(key, len(info.shape))
+    items = items_of(key, len(info.shape))
     if items is None or not _fits(given if isinstance(value, Node) else value, info, node):
         return None
     slices: Slices = {}
@@ -249,7 +249,7 @@ def slices_of(node: Node) -> Slices | None:
     return slices if len(slices) == 1 or all(_step(part) == 1 for part in slices.values()) else None
 
 
-def _items(key: Any, dims: int) -> list[int | slice] | None:
+def items_of(key: Any, dims: int) -> list[int | slice] | None:
     """Return a number or a slice for each dimension; None where the key has others."""
     given = list(key) if isinstance(key, tuple) else [key]
     if any(item is not ... and type(item) not in (int, slice) for item in given):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 import torch
@@ -27,19 +28,25 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.item_assignment import ItemAssignments, slices_of, spell_assignments
+from fxquant.passes.item_assignment import ItemAssignments, items_of, slices_of, spell_assignments
 from fxquant.patterns.shape import SPLITS
 
 ALIASED = "in-place change of an aliased tensor"
 STORED = "in-place change of a parameter or buffer"
 GIVEN = "in-place change of a view of an input, which the caller sees"
 PROMOTED = "in-place operator on operands of different dtypes"
-OVERLAP = "in-place operator that spreads a part of the tensor over what it changes"
+OVERLAP = "in-place change of what it reads in another place"
 NO_PLAIN_FORM = "in-place operator without an out-of-place form"
 SHARED_MODULE = "in-place module that is called at several places"
 _REVERSED = slice(None, None, -1)
 CHANGED = "{} changes its value later: {}"
 READS_CHANGED = "it reads a value that {} changes: {}"
+
+_PRODUCTS = frozenset(("addmm", "addmv", "addr", "addbmm", "baddbmm"))
+"""Operators whose every result hangs on many values of an argument."""
+
+Place = tuple[Node, Any]
+"""A tensor, or a tuple of some, and the key of a part of it; of all of it ``()``."""
 
 
 @graph_pass(keeps_values=True)
@@ -155,7 +162,7 @@ def _why_in_place(
     if any(isinstance(root, tuple) for root in roots[changed]):
         return STORED
     is_assignment = node.target is operator.setitem
-    if not is_assignment and _spreads_own_part(node, changed, roots):
+    if _reads_what_it_writes(node, changed, roots):
         return OVERLAP
     if (changed.op != "placeholder" or is_assignment) and any(_is_memory_of(changed, root) for root in roots[changed]):
         return GIVEN
@@ -188,19 +195,52 @@ def _assignment_of(node: Node, order: Mapping[Node, int]) -> Node | None:
     return user if user.args == (view.args[0], view.args[1], node) else None
 
 
-def _spreads_own_part(node: Node, changed: Node, roots: Mapping[Node, Roots]) -> bool:
-    """``y[:, :6] += y[:, :1]``: what is read may have changed already, as torch happens to go through the memory.
+def _reads_what_it_writes(node: Node, changed: Node, roots: Mapping[Node, Roots]) -> bool:
+    """``y[:, 1:] += y[:, :-1]``: what is read may have changed already, in the order in which torch takes the values.
 
-    Of equal shapes torch refuses what overlaps.
+    Reading the very place that is written is safe, and so is a place that has nothing in common with it.
     """
-    own = value_of(changed)
-    for other in node.all_input_nodes:
-        given = value_of(other)
-        if other is changed or given is None or not roots[other] & roots[changed]:
-            continue
-        if own is None or not (own.has_shape and given.has_shape) or own.shape != given.shape:
-            return True
-    return False
+    others = [node for node in node.all_input_nodes if node is not changed and _may_be_view(node, changed, roots)]
+    if operator_name(node).strip("_") in _PRODUCTS:
+        return bool(others) or sum(each is changed for each in flat_arguments(node)) > 1
+    written = (changed, node.args[1]) if node.target is operator.setitem else _place_of(changed)
+    return not all(_are_apart_or_equal(written, _place_of(other)) for other in others)
+
+
+def _may_be_view(node: Node, of: Node, roots: Mapping[Node, Roots]) -> bool:
+    """Tell whether a value may lie in the memory of another one: a view has its dtype."""
+    own, other = value_of(node), value_of(of)
+    is_alike = own is None or other is None or own.dtype == other.dtype
+    return is_alike and bool(roots.get(node, Roots()) & roots[of])
+
+
+def _place_of(node: Node) -> Place:
+    """Return a value and what is taken of it: of ``y[:, 1:]`` the value ``y``."""
+    return (node.args[0], node.args[1]) if node.target is operator.getitem else (node, ())  # type: ignore[return-value]
+
+
+def _are_apart_or_equal(one: Place, two: Place) -> bool:
+    """Tell whether two parts are the same, or share nothing; False where that is not seen."""
+    (source, key), (other, other_key) = one, two
+    if source is not other:
+        return False
+    if key == other_key:
+        return True
+    info = value_of(source)
+    if info is None or not info.has_shape:  # parts of what chunk or split gave
+        return type(key) is int and type(other_key) is int
+    given = items_of(key, len(info.shape)), items_of(other_key, len(info.shape))
+    if given[0] is None or given[1] is None:
+        return False
+    indices = zip(*given, info.shape, strict=True)
+    return any(_indices(a, size).isdisjoint(_indices(b, size)) for a, b, size in indices)
+
+
+def _indices(item: int | slice, size: int) -> set[int]:
+    """Return which of ``size`` values a number or a slice takes; all of them where it is not a number that says so."""
+    part = slice(item, item + 1 or None) if isinstance(item, int) else item
+    known = all(type(number) in (int, NoneType) for number in (part.start, part.stop, part.step))
+    return {*range(size)[part]} if known else {*range(size)}
 
 
 def _is_memory_of(changed: Node, root: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import fxquant as fxq
 from fxquant.errors import InputError
@@ -84,50 +85,101 @@ def test_an_error_of_a_layer_gets_its_place() -> None:
     assert "[1, 1], whose result would have [-1, -1]" in str(caught.value)
 
 
+def refuse(x: Tensor) -> None:
+    """By its shape, or by its values: an image of one color."""
+    if x.shape[0] > 2 or torch.equal(x[..., 0, 0], x[..., -1, -1]):
+        raise ValueError("mine")
+
+
 class Own(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] > 2:
-            raise ValueError("mine")
+        refuse(x)
         return x
+
+
+class Refuses(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if args and isinstance(args[0], Tensor) and args[0].shape[:1] == (4,):
+            raise ValueError("mine")
+        return func(*args, **(kwargs or {}))
 
 
 def hooked(model: Any) -> Any:
     def hook(module: nn.Module, args: Any, result: Any) -> None:
-        if args[0].shape[0] > 2:
-            raise ValueError("mine")
+        refuse(args[0])
 
     model.get_submodule("0").register_forward_hook(hook)
     return model
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: converted(nn.Sequential(nn.Conv2d(3, 4, 1), Own(), nn.ReLU()), X, leaf_modules=[Own]),
-        lambda: hooked(converted(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softshrink()), X, qconfig=ONLY_CONV)),
-    ],
-    ids=["a layer that is kept", "a hook"],
-)
-def test_what_code_of_the_users_raises_stays_what_it_is(make: Callable[[], Any]) -> None:
-    model = make()
-    for batch in (X, X, X):
-        model(batch)
-    with pytest.raises(ValueError, match=r"^mine$") as caught:
-        model(torch.cat([X, X]))
-    assert not isinstance(caught.value, InputError)
+def with_layers(*layers: nn.Module, leaf: type[nn.Module]) -> Any:
+    return converted(nn.Sequential(nn.Conv2d(3, 4, 1), *layers, nn.ReLU()), X, leaf_modules=[leaf])
 
 
 ONLY_CONV = fxq.QConfigMapping().set_object_type(nn.Conv2d, fxq.get_default_qconfig())
 
 
-def test_an_error_of_memory_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: Any) -> Any:
-        raise torch.OutOfMemoryError("no memory is left")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: with_layers(Own(), leaf=Own),
+        lambda: with_layers(nn.Sequential(nn.Softshrink(), Own()), leaf=nn.Sequential),
+        lambda: hooked(converted(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softshrink()), X, qconfig=ONLY_CONV)),
+    ],
+    ids=["a layer that is kept", "a layer of a layer that is kept", "a hook"],
+)
+def test_what_code_of_the_users_raises_stays_what_it_is(make: Callable[[], Any]) -> None:
+    model = make()
+    for batch in (X, X, X):
+        model(batch)
+    for wrong in (torch.cat([X, X]), torch.ones_like(X)):  # by the graph, and by a program where there is one
+        with pytest.raises(ValueError, match=r"^mine$") as caught:
+            model(wrong)
+        assert not isinstance(caught.value, InputError)
 
+
+def test_what_a_mode_raises_stays_what_it_is() -> None:
     model = converted(Head(), X, form="fake_quant")
-    monkeypatch.setattr(type(model.get_submodule("conv")), "forward", fails)
-    with pytest.raises(torch.OutOfMemoryError, match=r"^no memory is left$"):
+    with pytest.raises(ValueError, match=r"^mine$") as caught, Refuses():
+        model(torch.cat([X, X]))
+    assert not isinstance(caught.value, InputError)
+
+
+def test_an_error_under_a_transform_stays_what_it_is() -> None:
+    model = converted(Head(), X, form="fake_quant")
+    with pytest.raises(RuntimeError) as caught:
+        torch.func.vmap(model)(X[:, None, :, :1, :3])
+    assert not isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory is left"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        KeyError("mine"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_other_kinds_stay_what_they_are(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Raised by code of no file, as torch's own is.
+    places: dict[str, Any] = {"error": error}
+    exec(compile("def fails(*args):\n    raise error", "<native>", "exec"), places)
+    model = converted(Head(), X, form="fake_quant")
+    monkeypatch.setattr(type(model.get_submodule("conv")), "forward", places["fails"])
+    with pytest.raises(type(error)) as caught:
         model(X)
+    assert caught.value is error
+
+
+def test_a_graph_that_was_edited_gives_no_wrong_place() -> None:
+    model = converted(Head(), X, form="fake_quant")
+    unread = next(iter(model.graph.nodes))
+    with model.graph.inserting_after(unread):
+        model.graph.call_function(torch.ones, (1,))  # and not compiled
+    with pytest.raises(RuntimeError, match="shape") as caught:
+        model(X[:1, :, :1, :3])
+    assert not isinstance(caught.value, InputError)
 
 
 def test_a_call_that_fails_is_observed_once() -> None:
