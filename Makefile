@@ -22,12 +22,9 @@ demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs
 
 # Compiled modules are kept whatever the environment says: tests start a hundred processes that import the package, and
 # pytest rewrites the assertions of every test in each process, which takes longer than all else that collecting them does.
-# The C library keeps what is freed, to 500 MB: by default each large tensor is memory that the system clears anew, which may
-# take twice as long as all that is computed with it.
-MEMORY := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=500000000
 test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
-	@$(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
 test-all: ## every test whole: make test, then slow, fuzz for an hour, hostile, sanitize, large and zoo (many hours, 16 GB of memory)
 	@$(MAKE) test
@@ -81,7 +78,7 @@ calls: $(READY) ## CALLS (100000) random calls of each native operator, with eac
 	@PYTHONPATH=tests/kernels OMP_NUM_THREADS=1 $(BIN)/python tests/kernels/random_calls.py --calls $(CALLS)
 
 slow: $(READY) ## the networks and benchmarks of which make test runs one of each kind (minutes)
-	@$(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal -m slow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal -m slow
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py

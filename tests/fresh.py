@@ -5,7 +5,7 @@ Each is forked from one process that has imported torch and done nothing else: `
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -25,24 +25,6 @@ PATIENCE = 300
 SANITIZER = {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=0"}
 """Of ``make sanitize``: an allocation that fails is an error as without it, and so is a signal."""
 
-RANKS = f"""
-import json, os, runpy, signal, sys
-path, folder, count, *arguments = sys.argv[1:]
-runpy.run_path(path)
-processes = []
-for rank in range(int(count)):
-    processes.append(os.fork())
-    if not processes[-1]:
-        signal.alarm({PATIENCE})
-        log = os.open(folder + "/" + str(rank) + ".log", os.O_WRONLY | os.O_CREAT)
-        os.dup2(log, 1), os.dup2(log, 2)
-        sys.argv = [path, str(rank), folder, *arguments]
-        runpy.run_path(path, run_name="__main__")
-        break
-else:
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in processes]))
-"""
-
 
 class Fresh:
     """Starts programs, as ``subprocess.run([sys.executable, "-W", "error", "-c", code, ...])`` does."""
@@ -53,7 +35,7 @@ class Fresh:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **SANITIZER},
+            env={**os.environ, **SANITIZER, "OMP_NUM_THREADS": "1"},  # read when torch is imported
         )
 
     def __call__(
@@ -101,14 +83,25 @@ class Fresh:
         return self(code, path, *arguments, **options)
 
     def ranks(self, path: Path, folder: Path, count: int, *arguments: str) -> tuple[list[int], list[str]]:
-        """Run ``path RANK FOLDER ARGUMENTS`` in several processes at once, which import once what the file imports.
+        """Run ``path RANK FOLDER ARGUMENTS`` in several processes at once.
+
+        None is forked from another: on several machines, too, each rank has its own order of sets and of addresses.
 
         Returns:
             The exit status of each, and what each printed.
         """
-        run = self(RANKS, path, folder, str(count), *arguments)
-        assert run.returncode == 0, run.stderr
-        return json.loads(run.stdout), [(folder / f"{rank}.log").read_text() for rank in range(count)]
+        logs = [folder / f"{rank}.log" for rank in range(count)]
+        with contextlib.ExitStack() as stack:
+            processes = []
+            for rank, log in enumerate(logs):
+                command = [sys.executable, "-W", "error", path, str(rank), folder, *arguments]
+                environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": str(rank + 1)}
+                printed = stack.enter_context(open(log, "w"))
+                process = subprocess.Popen(command, stdout=printed, stderr=printed, env=environment)
+                processes.append(stack.enter_context(process))
+                stack.callback(process.kill)
+            codes = [process.wait(PATIENCE) for process in processes]
+        return codes, [log.read_text() for log in logs]
 
     def close(self) -> None:
         """End the process that forks."""
@@ -122,12 +115,12 @@ def serve() -> None:
     for line in sys.stdin:
         process = os.fork()
         if not process:
-            become(json.loads(line))
+            sys.exit(become(json.loads(line)))  # which ends the interpreter as that of any program
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
-def become(request: dict[str, Any]) -> None:
-    """Run a program as the main one of this process, and end the process."""
+def become(request: dict[str, Any]) -> Any:
+    """Run a program as the main one of this process, and return what the process is to end with."""
     signal.alarm(PATIENCE)
     nothing = os.open(os.devnull, os.O_RDONLY)
     printed = [os.open(path, os.O_WRONLY | os.O_CREAT) for path in request["outputs"]]
@@ -145,22 +138,16 @@ def become(request: dict[str, Any]) -> None:
     if request["strict"]:
         warnings.resetwarnings()
         warnings.simplefilter("error")
+        sys.warnoptions[:] = ["error"]  # for the processes that it starts
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    status: Any = 0
     try:
         exec(compile(request["code"], "<string>", "exec"), main.__dict__)
     except SystemExit as ended:
-        status = ended.code
+        return ended.code
     except BaseException:  # as the interpreter does
         traceback.print_exc()
-        status = 1
-    if isinstance(status, str):
-        print(status, file=sys.stderr)
-        status = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status or 0)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

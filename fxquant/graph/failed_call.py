@@ -57,7 +57,7 @@ def _with_place(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any
     if is_own:
         if found is None or found[0].op != "call_module" or error.at:  # type: ignore[attr-defined]
             return error
-        return error.within(at=found[0])  # type: ignore[attr-defined, no-any-return]
+        return error.within(at=found[0])  # type: ignore[attr-defined]
     return does_not_run(error, *found) if found is not None else _of_graph(gm, args, kwargs) or error
 
 

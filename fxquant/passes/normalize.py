@@ -229,10 +229,10 @@ def _are_apart_or_equal(one: Place, two: Place) -> bool:
     info = value_of(source)
     if info is None or not info.has_shape:  # parts of what chunk or split gave
         return type(key) is int and type(other_key) is int
-    given = items_of(key, len(info.shape)), items_of(other_key, len(info.shape))
-    if given[0] is None or given[1] is None:
+    items, other_items = items_of(key, len(info.shape)), items_of(other_key, len(info.shape))
+    if items is None or other_items is None:
         return False
-    indices = zip(*given, info.shape, strict=True)
+    indices = zip(items, other_items, info.shape, strict=True)
     return any(_indices(a, size).isdisjoint(_indices(b, size)) for a, b, size in indices)
 
 

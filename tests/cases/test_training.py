@@ -185,13 +185,7 @@ class TestAutocastAndCompile:
             assert all(gradient.abs().sum() > 0 for name, gradient in trained.items() if "zero_point" not in name)
         assert abs(losses[True] - losses[False]) <= SAME_LOSS * losses[False]
 
-    @pytest.mark.parametrize(
-        "qconfig",
-        [
-            pytest.param(None, id="fused"),
-            pytest.param(fxq.get_default_qconfig_mapping(), id="observers", marks=pytest.mark.slow),
-        ],
-    )
+    @pytest.mark.parametrize("qconfig", [None, fxq.get_default_qconfig_mapping()], ids=["fused", "observers"])
     def test_compiled_training_is_eager_training(self, qconfig):
         if qconfig is not None:  # a histogram's bins move by what it sees, which no compiled code can hold
             qconfig = fxq.QConfig(

@@ -111,11 +111,11 @@ def prepared(name: str) -> tuple[fxq.Quantizer, Tensor]:
 
 
 def every_model_and_form() -> list[Any]:
-    """Each model as integers, and two of each form beside: export takes seconds."""
+    """Each model as integers, two of them as fake-quantize modules, and one between quantize and dequantize."""
     return [
         pytest.param(name, form, marks=() if form == "int8" or name in often else pytest.mark.slow)
         for name in MODELS
-        for form, often in (("int8", ()), ("fake_quant", ("branches", "per token")), ("reference", ()))
+        for form, often in (("int8", ()), ("fake_quant", ("branches", "per token")), ("reference", ("branches",)))
     ]
 
 

@@ -68,13 +68,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("pattern", "spelling"),
-    [
-        # A third spelling of a function is read by the same rule as the second.
-        pytest.param(name, spelling, marks=pytest.mark.slow if number > 1 else ())
-        for name, all_of in FUNCTIONS.items()
-        for number, spelling in enumerate(all_of)
-    ],
+    ("pattern", "spelling"), [(name, spelling) for name, all_of in FUNCTIONS.items() for spelling in all_of]
 )
 def test_every_spelling_is_one_table(forms_behind_conv, pattern, spelling):
     forms = forms_behind_conv(spelling)
