@@ -1,6 +1,7 @@
-"""Runs programs in fresh processes that have torch, and nothing of ours.
+"""Runs programs in fresh processes that have nothing of ours.
 
-Each is forked from one process that has imported torch and done nothing else: ``import torch`` takes three seconds.
+Each is forked from one process that has imported torch and done nothing else, since ``import torch`` takes three
+seconds. Ranks alone are processes of their own.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Fresh:
         )
         return self(code, path, *arguments, **options)
 
-    def ranks(self, path: Path, folder: Path, count: int, *arguments: str) -> tuple[list[int], list[str]]:
+    @staticmethod
+    def ranks(path: Path, folder: Path, count: int, *arguments: str) -> tuple[list[int], list[str]]:
         """Run ``path RANK FOLDER ARGUMENTS`` in several processes at once.
 
         None is forked from another: on several machines, too, each rank has its own order of sets and of addresses.

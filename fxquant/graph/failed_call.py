@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sysconfig
 from collections.abc import Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any
@@ -21,12 +22,13 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.packing import holds_integers
 from fxquant.graph.query import canonical_type, has_hooks, module_of
+from fxquant.kernels.interception import is_intercepted
 
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, NotImplementedError)
 """What operators raise where their arguments do not fit. Subclasses say something else: memory, ranks, fake tensors."""
 _OF_MEMORY = ("allocate memory", "not enough memory", "ALLOC_FAILED")
 """Of the texts of a RuntimeError where there is no memory."""
-_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_STANDARD_LIBRARY = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -51,7 +53,7 @@ def _with_place(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any
     is_own = isinstance(error, FxQuantError)
     if not is_own and (type(error) not in _OF_OPERATORS or any(words in str(error) for words in _OF_MEMORY)):
         return error
-    if _is_in_users_code(error) or _is_intercepted():
+    if _is_in_users_code(error) or is_intercepted():
         return error
     found = _place(gm, error)
     if is_own:
@@ -76,14 +78,6 @@ def _is_in_users_code(error: Exception) -> bool:
 def _is_library(path: str) -> bool:
     of_python = path.startswith(_STANDARD_LIBRARY) and not any(name in path for name in _INSTALLED)
     return of_python or is_library_file(path)
-
-
-def _is_intercepted() -> bool:
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-    )
 
 
 def _place(gm: GraphModule, error: Exception) -> tuple[Node, tuple[Any, ...], dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from fxquant.errors import KernelError
+from fxquant.kernels.interception import is_intercepted
 from fxquant.kernels.library import LIBRARY
 
 
@@ -72,12 +73,7 @@ def _is_eager(x: Any) -> bool:
     """Tell whether nothing watches or transforms operators: no compiler, tracer, mode, ``torch.func`` or subclass."""
     if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    return not (
-        torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._get_tracing_state()
-    )
+    return not is_intercepted()
 
 
 def below_autograd(operator: Callable[..., Any], *args: Any) -> Any:

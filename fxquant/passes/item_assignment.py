@@ -241,7 +241,7 @@ def slices_of(node: Node) -> Slices | None:
         return None
     slices: Slices = {}
     for dim, (item, size) in enumerate(zip(items, info.shape, strict=True)):
-        part = slice(item, item + 1 or None) if isinstance(item, int) else item
+        part = as_slice(item)
         if not _is_plain(part, size) or (_step(part) > 1 and (dim != 1 or len(info.shape) < 4)):
             return None
         if part.start or part.stop is not None or _step(part) > 1:
@@ -258,6 +258,11 @@ def items_of(key: Any, dims: int) -> list[int | slice] | None:
     at = next((index for index, item in enumerate(given) if item is ...), len(given))
     items = [*given[:at], *whole, *given[at + 1 :]]
     return items if len(items) == dims else None
+
+
+def as_slice(item: int | slice) -> slice:
+    """Return the slice that takes what a number or a slice takes."""
+    return slice(item, item + 1 or None) if isinstance(item, int) else item
 
 
 def _is_plain(part: slice, size: int) -> bool:

@@ -28,7 +28,7 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.item_assignment import ItemAssignments, items_of, slices_of, spell_assignments
+from fxquant.passes.item_assignment import ItemAssignments, as_slice, items_of, slices_of, spell_assignments
 from fxquant.patterns.shape import SPLITS
 
 ALIASED = "in-place change of an aliased tensor"
@@ -238,7 +238,7 @@ def _are_apart_or_equal(one: Place, two: Place) -> bool:
 
 def _indices(item: int | slice, size: int) -> set[int]:
     """Return which of ``size`` values a number or a slice takes; all of them where it is not a number that says so."""
-    part = slice(item, item + 1 or None) if isinstance(item, int) else item
+    part = as_slice(item)
     known = all(type(number) in (int, NoneType) for number in (part.start, part.stop, part.step))
     return {*range(size)[part]} if known else {*range(size)}
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from fxquant.errors import InputError, KernelError, UnknownNameError
 from fxquant.graph.module import ENGINE
+from fxquant.kernels.interception import is_intercepted
 from fxquant.kernels.library import native_status
 from fxquant.registry import did_you_mean
 from fxquant.runtime.compiling import compile_graph
@@ -330,11 +331,4 @@ def _key(args: tuple[Any, ...]) -> Hashable:
 
 def _is_intercepted() -> bool:
     """Tell whether a mode, a transform or a global hook intercepts operators."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._is_tracing()
-        or bool(_global_hooks)
-        or bool(_global_pre_hooks)
-    )
+    return is_intercepted() or bool(_global_hooks) or bool(_global_pre_hooks)
