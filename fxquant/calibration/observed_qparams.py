@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.module_paths import module_paths_of
 from fxquant.errors import CalibrationError, listing
+from fxquant.observers.histogram import choose_together
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Fixed, Handled, Means, Observed, QParams, TensorRef
 
@@ -46,9 +47,9 @@ def qparams_of(
     """
     found: dict[TensorRef, QParams] = {}
     missing: list[TensorRef] = []
-    for ref, policy in plan.policies.items():
-        if ref.kind == "parameter":
-            continue
+    policies = {ref: policy for ref, policy in plan.policies.items() if ref.kind != "parameter"}
+    choose_together(observers[ref.name] for ref, policy in policies.items() if isinstance(policy, Observed))
+    for ref, policy in policies.items():
         if isinstance(policy, Fixed):
             found[ref] = policy.qparams
         elif isinstance(policy, Handled):

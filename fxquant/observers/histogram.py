@@ -1,7 +1,7 @@
 """Counts values in bins, and chooses the range that costs least: clips what is rare, if that pays."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -235,6 +235,30 @@ class HistogramObserver(RangeObserver):
         if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape[-1:] == (self.bins,):
             self.counts.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def choose_together(observers: Iterable[object]) -> None:
+    """Search for the ranges of several observers as for those of channels; each then has its own at hand.
+
+    A search is a few hundred small operators, most of whose time is that of calling them. Those of derived classes
+    choose in ways of their own, and those of channels have many histograms already.
+
+    Args:
+        observers: Any; what is not a plain ``HistogramObserver`` of whole tensors that has seen values is left out.
+    """
+    alike: dict[tuple[object, ...], list[HistogramObserver]] = {}
+    for observer in observers:
+        if type(observer) is not HistogramObserver or observer.scheme.axis is not None or observer.min_val.is_meta:
+            continue
+        unseen = not observer.min_val.isfinite()
+        if not unseen and (observer._chosen is None or not observer._chosen.holds_for(observer)):
+            key = observer.scheme, observer.bins, observer.power, float(observer.eps)
+            alike.setdefault(key, []).append(observer)
+    for group in alike.values():
+        rows = (torch.stack([getattr(each, name).cpu() for each in group]) for name in _ROWS)
+        low, high = group[0].choose(Bins.of(*rows))
+        for each, *ends in zip(group, low.float(), high.float(), strict=True):
+            each._chosen = _CachedRange(each, *ends)
 
 
 def spread(weights: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:

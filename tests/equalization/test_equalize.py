@@ -395,7 +395,7 @@ def test_smoothing_is_asked_for_by_name_and_needs_data():
             assert float((smooth.graph_module(x) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-def test_it_is_seen_and_nothing_of_the_given_changes(monkeypatch, caplog):
+def test_it_is_seen_and_nothing_of_the_given_changes(monkeypatch):
     start = prepared(network(["relu"], 2))
     state = copy.deepcopy(start.graph_module.state_dict())
     monkeypatch.setenv("FXQUANT_VERIFY", "1")

@@ -200,7 +200,7 @@ def test_a_library_that_does_not_load_is_reported(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_library_that_was_built_from_other_sources_is_not_loaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logged: Any
 ) -> None:
     monkeypatch.setattr(library, "_FOLDER", tmp_path)
     monkeypatch.setattr(library, "SETTINGS", Settings())
@@ -211,10 +211,10 @@ def test_a_library_that_was_built_from_other_sources_is_not_loaded(
     reason = f"{path} was built from other sources: {BUILD}"
     for older in (b"built before there were fingerprints", b"\0fxquant-sources:0123456789abcdef0123456789abcdef\0"):
         path.write_bytes(older)
-        caplog.clear()
+        logged.records.clear()
         native = library._load("_native.so", ABSENT)
         assert (native.path, native.handle, native.reason) == (None, None, reason)
-        assert caplog.messages == [reason]
+        assert logged.messages == [reason]
 
 
 def test_the_reference_stands_in_for_a_library_built_from_other_sources(run: Run) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fxquant.observers import EntropyObserver, HistogramObserver, MSEObserver, PercentileObserver
 from fxquant.observers.bins import Bins
+from fxquant.observers.histogram import choose_together
 from fxquant.plan.spec import QScheme
 
 OBSERVERS = {
@@ -53,6 +54,32 @@ def test_channels_are_searched_as_if_each_were_alone(make: Callable[..., Histogr
         for channel, state in enumerate(zip(together.counts, together.min_val, together.max_val, strict=True)):
             alone = together.choose(Bins.of(*state))
             assert (low[channel].item(), high[channel].item()) == tuple(end.float().item() for end in alone), channel
+
+
+@pytest.mark.parametrize("scheme", [QScheme(bits=8, signed=False), QScheme(bits=4, symmetric=True)], ids=str)
+def test_observers_are_searched_as_if_each_were_alone(monkeypatch: pytest.MonkeyPatch, scheme: QScheme) -> None:
+    def made() -> list[HistogramObserver]:
+        observers = [HistogramObserver(scheme=scheme) for _ in range(15)]
+        observers += [HistogramObserver(256, scheme=scheme), HistogramObserver(scheme=scheme, power=4.0)]
+        for observer, values in zip(observers, [*channels(300), *channels(40)], strict=False):
+            observer(values)
+        unseen, channelwise = HistogramObserver(scheme=scheme), HistogramObserver(scheme=SCHEMES[0])
+        channelwise(channels(20))
+        return [*observers[:14], *observers[15:], MSEObserver(scheme=scheme), unseen, channelwise]
+
+    alone, together = made(), made()
+    searches = []
+    choose = HistogramObserver.choose
+    monkeypatch.setattr(HistogramObserver, "choose", lambda self, bins: searches.append(bins) or choose(self, bins))
+    choose_together([*together, torch.nn.Identity()])
+    assert [tuple(bins.low.shape) for bins in searches] == [(14,), (1,), (1,)]
+    searches.clear()
+    ranges = [observer.chosen_range() for observer in together[:16]]
+    assert searches == []
+    for ours, observer in zip(ranges, alone, strict=False):
+        assert all(map(torch.equal, ours, observer.chosen_range()))
+    together[0](torch.tensor([1000.0]))  # what was found holds for what was seen then
+    assert together[0].chosen_range()[1] > ranges[0][1]
 
 
 def test_groups_are_searched_as_channels_are():

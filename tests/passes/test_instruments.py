@@ -152,13 +152,13 @@ def test_the_logger_is_left_as_it_was():
         assert LOGGER.handlers == []
 
 
-def test_an_application_that_logs_gets_records_not_output(caplog, capsys):
-    with caplog.at_level(logging.INFO, logger="fxquant"):
+def test_an_application_that_logs_gets_records_not_output(logged, capsys):
+    with logged.at_level(logging.INFO, logger="fxquant"):
         run(Settings())
-    assert caplog.messages[0].startswith("[1/2] normalize")
-    caplog.clear()
+    assert logged.messages[0].startswith("[1/2] normalize")
+    logged.records.clear()
     run(Settings(debug=1))
-    assert len(caplog.messages) == 3
+    assert len(logged.messages) == 3
     assert capsys.readouterr().err == ""
 
 

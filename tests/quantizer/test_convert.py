@@ -37,11 +37,11 @@ def test_nothing_is_printed(prepared, capfd):
     assert capfd.readouterr().out.count("units measured") == 2
 
 
-def test_tables_are_logged(prepared, caplog):
-    with caplog.at_level(logging.INFO, logger="fxquant"):
+def test_tables_are_logged(prepared, logged):
+    with logged.at_level(logging.INFO, logger="fxquant"):
         int8 = fxq.convert(prepared, check=X, tune=X)
     assert [str(int8.tuning), str(int8.parity)] == [
-        record.getMessage() for record in caplog.records if "units measured" in record.getMessage()
+        record.getMessage() for record in logged.records if "units measured" in record.getMessage()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_weights_of_4_bits_beside_floats_have_a_kernel(shape, scheme, tmp_path):
     assert (report.kernels["Gemm"], report.kernels["FusedGemm"], report.kernels["MatMul"]) == (0, 0, 0)
 
 
-def test_a_loop_reads_what_is_outside_of_it(tmp_path, caplog):
+def test_a_loop_reads_what_is_outside_of_it(tmp_path, logged):
     """Sums of rows are a loop in ONNX, whose graph reads the table and the places where sums begin."""
 
     class Bags(nn.Module):
@@ -158,11 +159,11 @@ def test_a_loop_reads_what_is_outside_of_it(tmp_path, caplog):
 
     torch.manual_seed(0)
     inputs = TOKENS.flatten(), torch.tensor([0, 4])
-    with caplog.at_level("DEBUG"):
+    with logged.at_level(logging.DEBUG):
         report = fxq.export_onnx(converted(Bags(), inputs), tmp_path / "net.onnx", inputs, check=True)
     assert report.breaches == ()
     assert report.kernels["QGemm"] == 1
-    assert not [record for record in caplog.records if record.name.startswith("onnx")]
+    assert not [record for record in logged.records if record.name.startswith("onnx")]
 
 
 def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):

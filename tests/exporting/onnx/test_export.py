@@ -307,7 +307,7 @@ def test_an_input_that_is_returned_keeps_its_name(names, inputs, outputs, tmp_pa
     assert report.integer_kernels == 1  # what only moves floats is none
 
 
-def test_recurrent_layers_are_exported_without_a_word(tmp_path, caplog):
+def test_recurrent_layers_are_exported_without_a_word(tmp_path, logged):
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -322,7 +322,7 @@ def test_recurrent_layers_are_exported_without_a_word(tmp_path, caplog):
         warnings.simplefilter("error")
         fxq.export(model, x)
         fxq.export_onnx(model, tmp_path / "net.onnx", x)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert [record for record in logged.records if record.levelno >= logging.WARNING] == []
     assert torch.allclose(run(tmp_path / "net.onnx", x)[0], model(x), atol=1e-5)
 
 
