@@ -99,6 +99,7 @@ def fresh() -> Iterator[Any]:
 def translations_read_once() -> Iterator[None]:
     """For each file torch.onnx makes a table of the functions that operators are translated by, and compiles the source
     of all 500 anew: half of the time that a small file takes. The table is a constant, to which each file adds its own.
+    It also asks, 60 times, for the names of all operators, so that each is an attribute of ``torch.ops``.
     """
     registry: Any = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
     made = functools.cache(registry.from_torchlib)
@@ -110,4 +111,7 @@ def translations_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "from_torchlib", staticmethod(table))
+        operators: Any = importlib.import_module("torch._export.utils")
+        operators._materialize_cpp_cia_ops()
+        patch.setattr(operators, "_materialize_cpp_cia_ops", lambda: None)
         yield

@@ -142,11 +142,10 @@ def roots_of(node: Node, known: Mapping[Node, Roots]) -> Roots:
         return frozenset((("attribute", node.target),))
     if not may_hold_tensor(node):
         return frozenset()
-    if _is_fresh(node):
+    if _is_fresh(node) or (node.target is operator.getitem and _copies(node.args[1])):
         return frozenset((node,))
-    given = (
-        node.args[:1] if node.target is operator.getitem else flat_arguments(node)
-    )  # a key, a mask say, is no memory
+    # A key, a mask say, is no memory.
+    given = node.args[:1] if node.target is operator.getitem else flat_arguments(node)
     return frozenset((node,)).union(*(known[argument] for argument in given if isinstance(argument, Node)))
 
 
@@ -164,6 +163,14 @@ def _holds_tensor(value: Any) -> bool:
 
 
 _NO_TENSORS = (int, float, complex, str, torch.Size, torch.dtype, torch.device, type(None))
+
+
+def _copies(key: Any) -> bool:
+    """Tell whether items are taken by a list or by a tensor of indices, which copies; one number takes a view."""
+    if isinstance(key, tuple):
+        return any(_copies(item) for item in key)
+    info = key.meta.get(VALUE) if isinstance(key, Node) else None
+    return isinstance(key, (list, bool)) or (isinstance(info, TensorInfo) and info.has_shape and len(info.shape) > 0)
 
 
 def _is_fresh(node: Node) -> bool:

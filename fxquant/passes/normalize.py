@@ -64,6 +64,7 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     # Spell each call in one way; what changes a tensor in place is rewritten, or kept with a reason.
     order = positions(gm.graph)
     roots: dict[Node, Roots] = {}
+    in_place: dict[Node, str] = {}
     assignments, joins = ItemAssignments(gm), list[Node]()
     for node in list(gm.graph.nodes):
         call = canonical_call(node)
@@ -82,7 +83,8 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
             if reason is None:
                 _rewrite_in_place(node, changed, call, roots, order)
             else:
-                _keep_in_place(node, changed, reason, roots, order)
+                node.meta.setdefault(REASON, reason)
+                in_place[node] = reason
                 assignments.forget_pieces()
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
@@ -97,6 +99,8 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     # Take elements of slices of tuples from the whole tuples.
     for node in list(gm.graph.nodes):
         _take_from_the_whole(node)
+    # Mark what changes under its readers, and these: among them joins that assignments have become.
+    _mark_changes(gm, in_place)
     return gm
 
 
@@ -288,12 +292,18 @@ def _rewrite_in_place(
         node.meta[INPLACE] = True
 
 
-def _keep_in_place(
-    node: Node, changed: Any, reason: str, roots: Mapping[Node, Roots], order: Mapping[Node, int]
-) -> None:
-    stale = _aliases(changed, roots) if isinstance(changed, Node) else []
-    readers = [user for value in stale for user in value.users if order[user] > order[node]]
-    node.meta.setdefault(REASON, reason)
-    for marked, what in (*((value, CHANGED) for value in stale), *((reader, READS_CHANGED) for reader in readers)):
-        if marked.op != "output" and may_hold_tensor(marked):
-            marked.meta.setdefault(REASON, what.format(operator_name(node), reason))
+def _mark_changes(gm: GraphModule, in_place: Mapping[Node, str]) -> None:
+    """Give the values that operators change in place, and what reads them after it, a reason to stay float."""
+    if not in_place:
+        return
+    order, roots = positions(gm.graph), dict[Node, Roots]()
+    for node in gm.graph.nodes:
+        roots[node] = roots_of(node, roots)
+    for node, reason in in_place.items():
+        changed = changed_argument(node)
+        stale = _aliases(changed, roots) if isinstance(changed, Node) else []
+        stale = [value for value in stale if order[value] < order[node]]
+        readers = [user for value in stale for user in value.users if order[user] > order[node]]
+        for marked, what in (*((value, CHANGED) for value in stale), *((reader, READS_CHANGED) for reader in readers)):
+            if marked.op != "output" and may_hold_tensor(marked):
+                marked.meta.setdefault(REASON, what.format(operator_name(node), reason))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from fxquant.passes.normalize import (
     STORED,
     normalize,
 )
+from tests.outputs import rounding_outputs
 
 X = torch.linspace(-3, 8, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
 
@@ -757,3 +759,94 @@ def test_what_reads_another_part_of_what_it_changes_stays_in_place(change: Calla
             error = fxq.convert(prepared, to=form)(x) - expected
             assert error.square().sum() < 1e-3 * expected.square().sum()
     assert any(row.reason.endswith(OVERLAP) for row in prepared.coverage().rows) is stays
+
+
+def pieces(y: Tensor) -> Tensor:
+    filled = torch.empty(y.shape[0], 7)
+    filled[:, :3] = y[:, -1:] * 0.5
+    filled[:, 3:] = y
+    return filled
+
+
+def pieces_from_behind(y: Tensor) -> Tensor:
+    filled = torch.empty(y.shape[0], 7)
+    filled[:, 3:] = y
+    filled[:, :3] = y[:, -1:] * 0.5
+    return filled
+
+
+def rows(y: Tensor) -> Tensor:
+    filled = torch.zeros(2, *y.shape)
+    filled[0] = y
+    filled[1].copy_(y * 2)
+    return filled
+
+
+def in_turn(y: Tensor) -> Tensor:
+    filled = y.new_zeros(y.shape[0], 8)
+    filled[:, ::2] = y
+    filled[:, 1::2] = y.relu()
+    return filled
+
+
+def halves_that_change_places(y: Tensor) -> Tensor:
+    y[:, :2], y[:, 2:] = y[:, 2:] * 1, y[:, :2] * 1
+    return y
+
+
+AFTER: dict[str, Callable[[Tensor], Tensor]] = {
+    "join": lambda y: torch.cat((y * 0.5, y), 1),
+    "stack": lambda y: torch.stack((y, y.relu()), 1),
+    "chunks": lambda y: torch.cat(y.chunk(2, 1)[::-1], 1),
+    "functions": lambda y: F.linear(F.hardtanh(y), torch.eye(4)) + y,
+    "norm": lambda y: F.layer_norm(y, (4,)),
+    "products": lambda y: torch.einsum("ij,kj->ik", y, y),
+    "attention": lambda y: F.scaled_dot_product_attention(y, y, y),
+    "table": lambda y: F.silu(y) * y.sigmoid(),
+    **{reader.__name__: reader for reader in (pieces, pieces_from_behind, rows, in_turn, halves_that_change_places)},
+}
+
+
+@pytest.mark.parametrize(
+    ("after", "alias"),
+    [
+        *((name, lambda y: y) for name in AFTER),
+        *((name, alias) for name in ("join", "pieces") for alias in (lambda y: y.view(-1, 4), lambda y: y[:, 0:])),
+    ],
+)
+def test_what_reads_a_changed_value_reads_it_changed(after: str, alias: Callable[[Tensor], Tensor]) -> None:
+    """It is not quantized where it comes into being, before the change."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.first(x)
+            other = alias(y)
+            y[:, [3, 0]] = self.second(x)[:, [0, 3]] * 3  # by a list: it stays in place
+            return AFTER[after](other), self.last(x)
+
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    model = Net().eval()
+    with torch.no_grad():
+        expected = model(x)[0]
+        prepared = fxq.prepare(model, x, rounding_outputs())
+        assert torch.allclose(prepared(x)[0], expected, atol=1e-6)  # an attention sums in another order
+        fxq.calibrate(prepared, [x], progress=False)
+        for form in ("int8", "fake_quant", "reference"):
+            error = fxq.convert(prepared, to=form)(x)[0] - expected
+            assert error.square().sum() < 1e-3 * expected.square().sum()
+
+
+def test_what_a_list_takes_is_a_copy():
+    """So a change of the tensor, which reads it, becomes an operator of its own."""
+    model = Fn(lambda m, x: _with_more(m.c(x)), c=nn.Conv2d(4, 4, 1)).eval()
+    assert not any(row.reason.endswith(OVERLAP) for row in fxq.prepare(model, X).coverage().rows)
+
+
+def _with_more(y: Tensor) -> Tensor:
+    y[:, 1:] += y[:, [0, 0, 1]] + y[:, torch.tensor([2, 2, 1])]
+    return y
