@@ -182,6 +182,7 @@ def test_zoo(benchmark: Run) -> None:
     assert benchmark("zoo.py", *arguments)[1]["rows"]["shufflenet_v2_x0_5"] == row  # not measured again
 
 
+@pytest.mark.slow
 def test_a_network_that_fails_costs_one_row_of_the_zoo(
     benchmark: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_int8_layers_of_two_checkouts(benchmark: Run) -> None:
     assert "all: geometric mean" in text
 
 
+@pytest.mark.slow
 def test_int8_borders(benchmark: Run) -> None:
     text, results = benchmark("int8_borders.py", "--models", "mobilenet_v3_small", "--rounds", "1")
     rows = results["results"]["mobilenet_v3_small"]
@@ -279,6 +281,7 @@ def test_int8_borders(benchmark: Run) -> None:
     assert "3x3 / 2 depthwise 16 > 16, 112" in text
 
 
+@pytest.mark.slow
 def test_the_layers_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     found = importlib.import_module("int8_layers").layers_of("vit_b_16")
@@ -292,6 +295,7 @@ def test_the_layers_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.slow
 def test_int8_units(benchmark: Run) -> None:
     text, results = benchmark("int8_units.py", "--models", "squeezenet1_1")
     (result,) = results["results"]

@@ -65,6 +65,7 @@ def test_rounding_is_learned() -> None:
     assert names["int8"].get_submodule("0").weight.abs().max() <= 8
 
 
+@pytest.mark.slow
 def test_the_reports_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     exec(compile(block("python", "reports.md", "Which layer hurts"), "reports.md", "exec"), names)

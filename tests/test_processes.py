@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 import fxquant as fxq
 from fxquant.kernels.library import available_isas
 from fxquant.runtime import engine_of
+from tests.sampling import one_of
 
 
 class Net(nn.Module):
@@ -69,7 +70,7 @@ def spawning() -> Iterator[Spawning]:
 KINDS = ["int8", "fake_quant", "reference", None]
 
 
-@pytest.mark.parametrize("to", ["int8", None, *(pytest.param(to, marks=pytest.mark.slow) for to in KINDS[1:3])])
+@pytest.mark.parametrize("to", one_of(4, KINDS))
 def test_memory_that_is_handed_over_lives_until_the_process_has_begun(spawning, to):
     model = converted(to)
     for _ in range(2):

@@ -35,6 +35,7 @@ from fxquant.patterns.floats import (
 from tests.outputs import rounding_outputs
 from tests.patterns.test_shape import MOVED
 from tests.patterns.test_unary import FUNCTIONS
+from tests.sampling import one_of
 
 CLOSE = 30.0
 """dB that 8 bits reach behind a layer of 8 bits, if an operator neither jumps nor nearly cancels; errors of structure
@@ -445,7 +446,10 @@ IN_ALL_FORMS = {*FUNCTIONS, *MOVED}
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name in IN_ALL_FORMS else ()) for each in FIRST],
+    [
+        *(pytest.param(each, id=each.name, marks=pytest.mark.slow) for each in FIRST if each.name in IN_ALL_FORMS),
+        *one_of(2, (pytest.param(each, id=each.name) for each in FIRST if each.name not in IN_ALL_FORMS)),
+    ],
 )
 def test_int8_is_the_simulation_and_close_to_float(case: Row) -> None:
     """Of each row the first spelling, on the batch that it was calibrated on and on half of it."""

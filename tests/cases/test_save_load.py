@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +71,7 @@ def test_a_converted_state_goes_into_a_shell(to):
     assert torch.equal(shell(x), converted(x))
 
 
-def test_other_processes_read_pickles(tmp_path):
+def test_other_processes_read_pickles(tmp_path, fresh):
     prepared, x = calibrated(), batches()[0]
     saved = {"prepared": prepared, **{to: fxq.convert(prepared, to=to) for to in FORMS}}
     expected = {name: (fxq.convert(prepared) if name == "prepared" else model)(x) for name, model in saved.items()}
@@ -87,8 +84,8 @@ def test_other_processes_read_pickles(tmp_path):
         "torch.save({name: model.eval()(x) for name, model in saved.items()}, sys.argv[2])\n"
     )
     # the user's own source is not there: the classes of the saved model are not looked for
-    command = [sys.executable, "-c", code, str(tmp_path / "models"), str(tmp_path / "outputs")]
-    subprocess.run(command, check=True, cwd=Path(fxq.__file__).parents[1])
+    done = fresh(code, tmp_path / "models", tmp_path / "outputs")
+    assert done.returncode == 0, done.stderr
     outputs = torch.load(tmp_path / "outputs", weights_only=True)
     assert outputs.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in outputs.items())

@@ -11,6 +11,7 @@ import fxquant as fxq
 from fxquant.__main__ import main
 from fxquant.commandline import RUNTIMES
 from fxquant.exporting.onnx.targets import TARGETS
+from tests.sampling import one_of
 
 MODEL = """
 from torch import nn
@@ -31,7 +32,7 @@ def test_the_runtimes_are_those_that_exist():
 
 
 @pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
-@pytest.mark.parametrize("target", RUNTIMES)
+@pytest.mark.parametrize("target", one_of(len(RUNTIMES), RUNTIMES))  # tests/exporting has each
 def test_onnx(arguments, target, tmp_path, capsys):
     path = tmp_path / "small.onnx"
     assert main([*arguments, "--to", "onnx", "--target", target, "--output", str(path)]) == 0
@@ -41,6 +42,7 @@ def test_onnx(arguments, target, tmp_path, capsys):
     assert path.stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_onnx_without_a_check(arguments, tmp_path, capsys):
     path = tmp_path / "small.onnx"
     assert main([*arguments, "--to", "onnx", "--no-check", "--output", str(path)]) == 0
@@ -54,6 +56,7 @@ def test_a_file_of_fxquant(arguments, tmp_path, capsys):
     assert fxq.load(path)(torch.zeros(2, 3, 8, 8)).shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_export(arguments, tmp_path, capsys, fresh):
     path = tmp_path / "small.pt2"
     assert main([*arguments, "--to", "pt2", "--output", str(path)]) == 0

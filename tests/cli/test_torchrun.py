@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import torch
 
 import fxquant as fxq
@@ -15,6 +16,7 @@ from tests.cli.folder import write_images, write_model, write_weights
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_file_of_one(tmp_path, capsys, fresh):
     spec, images, weights = write_model(tmp_path), write_images(tmp_path / "images"), write_weights(tmp_path)
     batches = ["--input", "1x3x8x8", "--batch-size", "1", "--batches", "3"]

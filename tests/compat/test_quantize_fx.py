@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -327,7 +325,7 @@ def test_what_is_not_offered_says_so(net):
         prepare_fx(nn.ReLU().eval(), {"": default_qconfig}, (torch.randn(2),), {"output_quantized_idxs": [0]})
 
 
-def test_nothing_imports_torch_ao():
+def test_nothing_imports_torch_ao(fresh):
     code = (
         "import sys, torch; before = set(sys.modules);"
         "import fxquant.compat.quantize_fx as q, fxquant.compat.qconfig_mapping as m;"
@@ -335,7 +333,8 @@ def test_nothing_imports_torch_ao():
         "p(torch.ones(1, 2)); q.convert_fx(p)(torch.ones(1, 2));"
         "assert not [n for n in set(sys.modules) - before if n.startswith('torch.ao')]"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    done = fresh(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_normal_use_warns_of_nothing(net):

@@ -24,6 +24,7 @@ from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.passes.scale_channels import factors_of
 from fxquant.plan.spec import TensorRef
+from tests.sampling import one_of
 
 PER_TENSOR = fxq.MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
 QCONFIG = fxq.QConfig(activation=fxq.MinMaxObserver.with_args(dtype=torch.uint8), weight=PER_TENSOR)
@@ -481,7 +482,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", one_of(len(LEARNERS), LEARNERS))
 def test_what_would_be_lost_is_named_from_files_too(learner, tmp_path):
     data = [torch.randn(16, 4, generator=torch.Generator().manual_seed(0))]
     torch.manual_seed(0)

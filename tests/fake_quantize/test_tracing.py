@@ -15,6 +15,7 @@ from fxquant import fake_quantize
 from fxquant.errors import InputError, KernelError, TracingError
 from fxquant.fake_quantize import AdaRoundFakeQuantize, FakeQuantize, LearnableFakeQuantize, learnable
 from fxquant.observers import PerChannelMinMaxObserver
+from tests.sampling import one_of
 
 X = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
 
@@ -104,7 +105,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(mine[key], value) for key, value in right.items())
 
 
-@pytest.mark.parametrize(("name", "state"), TRACEABLE)
+@pytest.mark.parametrize(("name", "state"), one_of(3, TRACEABLE))
 def test_compiled(name: str, state: Callable[[Any], None]) -> None:
     module = made(name, state)
     eager = copy.deepcopy(module)
@@ -123,7 +124,7 @@ def test_compiled(name: str, state: Callable[[Any], None]) -> None:
     assert all(p is q is None or torch.equal(p, q) for p, q in gradients)
 
 
-@pytest.mark.parametrize(("name", "state"), TRACEABLE)
+@pytest.mark.parametrize(("name", "state"), one_of(3, TRACEABLE))
 def test_exported(name: str, state: Callable[[Any], None]) -> None:
     module = made(name, state)
     eager = copy.deepcopy(module)
@@ -135,7 +136,7 @@ def test_exported(name: str, state: Callable[[Any], None]) -> None:
         assert same(exported, eager)
 
 
-@pytest.mark.parametrize("name", PER_CHANNEL)
+@pytest.mark.parametrize("name", one_of(3, PER_CHANNEL))
 def test_what_has_no_shape_yet_is_not_traced(name: str) -> None:
     words = "the first batch gives statistics and qparams per channel their shape"
     with pytest.raises(TracingError) as caught:

@@ -21,7 +21,8 @@ STEPS = 255
 FINEST, COARSEST = 0.8, 1.25
 """By how much a step may differ from that: each draw has other grids, so that no lucky one decides."""
 KEPT = frozenset(("clamp", "clamp_min", "linalg_vector_norm", "norm", "pow", "sqrt", "std", "var"))
-"""Operators whose results are not rounded: much of what they give is divided by, and must not become zero."""
+"""Operators whose results are not rounded: much of what they give is divided by, and must not become zero. Powers are
+rounded in every second draw."""
 FIXED = {"_softmax": (0.0, 1.0), "hardsigmoid": (0.0, 1.0), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 """Operator -> the range that the default configuration gives its results, whatever they are."""
 
@@ -44,6 +45,7 @@ class Rounding(TorchDispatchMode):
     def __init__(self, seed: int, others: Sequence[Range] = ()) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
+        self._kept = KEPT - {"pow"} if seed % 2 else KEPT
         self._others = others
         self.ranges: list[Range] = []
         """The smallest and largest finite value of each result; zero and the range in `FIXED` if they are further."""
@@ -55,9 +57,17 @@ class Rounding(TorchDispatchMode):
         values = result[0] if isinstance(result, (tuple, list)) and result else result
         if isinstance(values, Tensor) and values.is_floating_point() and not is_view(func):
             operands = [x for x in pytree.tree_leaves(args) if isinstance(x, Tensor)]
-            if not _is_exact(func, values, operands):
+            if not self._is_exact(func, values, operands):
                 self._round(values, FIXED.get(_name(func), (0.0, 0.0)))
         return result
+
+    def _is_exact(self, func: Any, values: Tensor, operands: list[Tensor]) -> bool:
+        """Whether a result is not rounded; a number is added to what is divided by, too."""
+        name = _name(func)
+        if name in self._kept or len(operands) != 1:
+            return name in self._kept
+        others = operands[0].flatten()
+        return name == "add" or bool((torch.isin(values.flatten(), others) | (values.flatten() == 0)).all())
 
     def of(self, values: Tensor) -> Tensor:
         """An input, rounded."""
@@ -85,15 +95,6 @@ class Rounding(TorchDispatchMode):
         smallest = torch.copysign(torch.tensor(torch.finfo(values.dtype).tiny), values)
         nearest = torch.where((nearest == 0) & (values != 0), smallest, nearest)
         return values.copy_(torch.where(step > 0, nearest, values))
-
-
-def _is_exact(func: Any, values: Tensor, operands: list[Tensor]) -> bool:
-    """Whether a result is not rounded; a number is added to what is divided by, too."""
-    name = _name(func)
-    if name in KEPT or len(operands) != 1:
-        return name in KEPT
-    others = operands[0].flatten()
-    return name == "add" or bool((torch.isin(values.flatten(), others) | (values.flatten() == 0)).all())
 
 
 def _name(func: Any) -> str:

@@ -88,6 +88,7 @@ def test_a_weight_that_forward_computes_and_training_freezes_is_found(monkeypatc
     assert_found("QAT's first step", monkeypatch)
 
 
+@pytest.mark.slow
 def test_every_check_holds_for_a_plain_network():
     recipe = next(recipe for recipe in map(generate, itertools.count(1)) if recipe.ingredients == {"conv2d"})
     assert find(recipe, 1) is None

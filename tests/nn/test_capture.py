@@ -113,9 +113,13 @@ def prepared(name: str) -> tuple[fxq.Quantizer, Tensor]:
 def every_model_and_form() -> list[Any]:
     """Each model as integers, two of them as fake-quantize modules, and one between quantize and dequantize."""
     return [
-        pytest.param(name, form, marks=() if form == "int8" or name in often else pytest.mark.slow)
+        pytest.param(name, form, marks=() if name in often else pytest.mark.slow)
         for name in MODELS
-        for form, often in (("int8", ()), ("fake_quant", ("branches", "per token")), ("reference", ("branches",)))
+        for form, often in (
+            ("int8", ("resnet", "branches", "dynamic")),
+            ("fake_quant", ("branches", "per token")),
+            ("reference", ("branches",)),
+        )
     ]
 
 

@@ -229,6 +229,7 @@ def test_branches_in_branches():
         assert min(sqnr(model(x), converted(x)) for x in data) > 15
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_changes_no_branch_in_a_branch():
     torch.manual_seed(0)
     model = nn.Sequential(Nests(), nn.Linear(8, 8)).eval()
@@ -274,6 +275,7 @@ def test_training_leaves_branches_in_float(model):
     assert layers(fxq.convert(prepared.eval())) == ["first", "last"]
 
 
+@pytest.mark.slow
 def test_a_model_without_ranges_has_none_in_branches_either(model):
     data = batches(model)
     calibrated = fxq.convert(fxq.calibrate(fxq.prepare(model, data[0]), data, progress=False))
@@ -329,6 +331,7 @@ class Alike(nn.Module):
         return self.a(x) + 10 * self.a_b(-x)
 
 
+@pytest.mark.slow
 def test_a_state_has_the_branches_of_paths_that_differ_in_a_dot():
     torch.manual_seed(0)
     model = Alike().eval()

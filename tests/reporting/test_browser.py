@@ -70,6 +70,7 @@ def test_bookkeeping_is_hidden_until_it_is_asked_for(halves: fxq.Quantizer, tmp_
     assert re.search(r'class="box selected"[^>]*data-node="sub"', opened(page, "view=graph", search))
 
 
+@pytest.mark.slow
 def test_without_bookkeeping_there_is_no_switch(small: Path, opened: Opened) -> None:
     assert "show bookkeeping" not in words(opened(small, "view=graph"))
 
@@ -98,10 +99,12 @@ def test_a_click_shows_a_node(small: Path, opened: Opened) -> None:
     assert re.search(r'class="box selected"[^>]*data-node="relu_1"', document)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_gone_is_said_to_be(small: Path, opened: Opened) -> None:
     assert "No graph of this report has a node of that name." in words(opened(small, "node=nowhere"), "details")
 
 
+@pytest.mark.slow
 def test_passes_stand_side_by_side(small: Path, opened: Opened) -> None:
     script = """[...document.querySelectorAll(".step")].find((e) => e.innerText.includes("fold_conv_bn")).click();"""
     document = opened(small, "view=passes", script)
@@ -115,6 +118,7 @@ def test_passes_stand_side_by_side(small: Path, opened: Opened) -> None:
     assert len(re.findall('class="side ', unfolded)) > len(re.findall('class="side ', document))
 
 
+@pytest.mark.slow
 def test_tables_sort_and_filter(small: Path, opened: Opened) -> None:
     sort = """[...document.querySelectorAll("th button")].find((e) => e.innerText === "MACs").click();"""
     document = opened(small, "view=tables", sort + sort)
@@ -158,6 +162,7 @@ def with_search(
     return fxq.report(calibrated, tmp_path_factory.mktemp("search") / "report.html", results=[searched])
 
 
+@pytest.mark.slow
 def test_there_is_a_view_of_searches_only_where_there_is_one(small: Path, with_search: Path, opened: Opened) -> None:
     assert "Precision" not in words(opened(small), "views").partition("Search")[0]
     assert "Precision" in words(opened(with_search), "views")
@@ -182,6 +187,7 @@ def test_the_front_is_drawn_and_each_layer_has_its_bits(
     )
 
 
+@pytest.mark.slow
 def test_arrow_keys_go_along_the_front(with_search: Path, searched: fxq.PrecisionSearch, opened: Opened) -> None:
     press = """
         const press = (key) =>
@@ -233,6 +239,7 @@ class Odd(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_names_of_modules_are_text(tmp_path: Path, opened: Opened) -> None:
     x = torch.randn(2, 4)
     prepared = fxq.calibrate(fxq.prepare(Odd().eval(), x), [x], progress=False)

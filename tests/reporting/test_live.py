@@ -17,6 +17,7 @@ from torch import nn
 
 import fxquant as fxq
 from tests.reporting.live import Live
+from tests.sampling import one_of
 
 Browser = Callable[..., AbstractContextManager[Live]]
 BOXES = "document.querySelectorAll('.box').length"
@@ -145,7 +146,7 @@ def test_two_reports_side_by_side(small: Path, tmp_path: Path, calibrated: fxq.Q
         browser.wait("document.getElementById('view').innerText.includes('no report of fxquant')")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", one_of(2, ["light", "dark"]))
 def test_axe_finds_nothing(small: Path, live: Browser, theme: str) -> None:
     """Rules of accessibility, in each view, with a node's details, and with what a search has found."""
     axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")

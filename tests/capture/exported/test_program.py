@@ -27,6 +27,7 @@ from fxquant.capture.exported.program import import_program, is_exported
 from fxquant.capture.exported.spelling import has_row
 from fxquant.errors import InputError, TracingError
 from fxquant.samples.networks import make_meaningful
+from tests.sampling import one_of
 
 SIDE = 32
 AUTO = torch.export.Dim.AUTO
@@ -199,7 +200,7 @@ NUMBER_FIRST: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBER_FIRST)
+@pytest.mark.parametrize("name", one_of(3, NUMBER_FIRST))
 def test_a_number_may_come_first(name):
     model = Lines(NUMBER_FIRST[name], fc=nn.Linear(8, 8)).eval()
     program = export(model, X)
