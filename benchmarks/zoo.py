@@ -81,8 +81,9 @@ def run(
 def measured(script: Path, name: str, arguments: list[str]) -> dict[str, Any]:
     """The row of one network, from a process of its own; what it said last where it failed."""
     command = [sys.executable, str(script), name, *arguments]
-    # The same fxquant as here, installed or not.
-    environment = {**os.environ, "PYTHONPATH": str(Path(fxq.__file__).parent.parent)}
+    # The same fxquant as here, installed or not, before what else the path holds.
+    path = [str(Path(fxq.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     start = time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
