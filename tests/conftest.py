@@ -56,6 +56,7 @@ class Logged(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        record.getMessage()  # raises where the arguments do not fit
         self.records.append(record)
 
     @property

@@ -175,7 +175,7 @@ def training(prepared: fxq.Quantizer, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "name"),
-    one_of(2, [pytest.param(method, name, id=f"{method}-{name}") for name in USES for method in METHODS]),
+    one_of(2, [pytest.param(method, name, id=f"{method}-{name}") for method in METHODS for name in USES]),
 )
 def test_what_each_gives_goes_through(method: str, name: str, after: dict[str, fxq.Quantizer], tmp_path: Path) -> None:
     USES[name](after[method], tmp_path)

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fxquant.capture.attributes import assign_buffer
 from fxquant.graph.operators.spelling import operator_of
-from fxquant.graph.query import VALUE, TensorInfo, canonical_type, flat_arguments, module_of
+from fxquant.graph.query import VALUE, TensorInfo, canonical_type, flat_arguments, module_of, nodes_in
 
 Roots = frozenset[Any]
 """Names for pieces of memory: the node that allocated it, or ``("attribute", name)`` for parameters and buffers."""
@@ -79,6 +79,11 @@ def changed_argument(node: Node) -> Any:
     return None
 
 
+def changed_values(node: Node) -> list[Node]:
+    """Return all values that ``node`` changes in place: several of ``out=(a, b)``, and of ``torch._foreach_mul_``."""
+    return nodes_in(changed_argument(node))
+
+
 def _changed_by_function(node: Node) -> Any:
     target: Any = node.target
     if node.kwargs.get("out") is not None:
@@ -142,7 +147,7 @@ def roots_of(node: Node, known: Mapping[Node, Roots]) -> Roots:
         return frozenset((("attribute", node.target),))
     if not may_hold_tensor(node):
         return frozenset()
-    if _is_fresh(node) or (node.target is operator.getitem and _copies(node.args[1])):
+    if _is_fresh(node) or _copies(node):
         return frozenset((node,))
     # A key, a mask say, is no memory.
     given = node.args[:1] if node.target is operator.getitem else flat_arguments(node)
@@ -165,12 +170,24 @@ def _holds_tensor(value: Any) -> bool:
 _NO_TENSORS = (int, float, complex, str, torch.Size, torch.dtype, torch.device, type(None))
 
 
-def _copies(key: Any) -> bool:
-    """Tell whether items are taken by a list or by a tensor of indices, which copies; one number takes a view."""
-    if isinstance(key, tuple):
-        return any(_copies(item) for item in key)
-    info = key.meta.get(VALUE) if isinstance(key, Node) else None
-    return isinstance(key, (list, bool)) or (isinstance(info, TensorInfo) and info.has_shape and len(info.shape) > 0)
+def _copies(node: Node) -> bool:
+    """Tell whether a node takes items of a tensor by a list or by a tensor of indices, which copies.
+
+    A number takes a view, of a tuple of tensors too, and so does a list of slices, which is a tuple for torch.
+    """
+    if node.target is not operator.getitem or not isinstance(source := node.args[0], Node):
+        return False
+    key: Any = node.args[1]
+    is_tensor = isinstance(source.meta.get(VALUE), TensorInfo)
+    return is_tensor and any(map(_is_index, key if isinstance(key, tuple) else (key,)))
+
+
+def _is_index(item: Any) -> bool:
+    """Tell whether an item of a key is a list of numbers, or a tensor with dimensions."""
+    if isinstance(item, list):
+        return all(type(each) in (int, bool) or _is_index(each) for each in item)
+    info = item.meta.get(VALUE) if isinstance(item, Node) else None
+    return isinstance(info, TensorInfo) and info.has_shape and len(info.shape) > 0
 
 
 def _is_fresh(node: Node) -> bool:

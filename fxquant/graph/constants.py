@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 from torch.nn.utils import parametrize
 
 from fxquant.capture.trace_guards import GUARDS
-from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.aliases import Roots, changed_argument, changed_values, roots_of
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import COMPUTED_OF, attribute_at, module_of, reason_of
 
@@ -86,9 +86,8 @@ def _changed_attributes(gm: GraphModule) -> set[str]:
     changed: set[str] = set()
     roots: dict[Node, Roots] = {}
     for node in gm.graph.nodes:
-        argument = changed_argument(node)
-        if isinstance(argument, Node):
-            changed |= {root[1] for root in roots[argument] if isinstance(root, tuple)}
+        for value in changed_values(node):
+            changed |= {root[1] for root in roots[value] if isinstance(root, tuple)}
         roots[node] = roots_of(node, roots)
     return changed
 

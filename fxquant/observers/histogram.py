@@ -250,9 +250,11 @@ def choose_together(observers: Iterable[object]) -> None:
     for observer in observers:
         if type(observer) is not HistogramObserver or observer.scheme.axis is not None or observer.min_val.is_meta:
             continue
-        unseen = not observer.min_val.isfinite()
-        if not unseen and (observer._chosen is None or not observer._chosen.holds_for(observer)):
-            key = observer.scheme, observer.bins, observer.power, float(observer.eps)
+        if observer.min_val.dim() or observer.eps.numel() != 1:  # somebody else's
+            continue
+        seen = -torch.inf < float(observer.min_val) <= float(observer.max_val) < torch.inf
+        if seen and (observer._chosen is None or not observer._chosen.holds_for(observer)):
+            key = observer.scheme, tuple(observer.counts.shape), observer.power, float(observer.eps)
             alike.setdefault(key, []).append(observer)
     for group in alike.values():
         rows = (torch.stack([getattr(each, name).cpu() for each in group]) for name in _ROWS)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from fxquant.graph.affine import BATCH_NORMS
-from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.aliases import Roots, changed_values, roots_of
 from fxquant.graph.edit import positions
 from fxquant.graph.inputs import is_given
 from fxquant.graph.query import (
@@ -120,8 +120,9 @@ class _Memory:
         for node in graph.nodes:
             self.roots[node] = roots_of(node, self.roots)
         self._order = positions(graph)
-        changed = ((node, changed_argument(node)) for node in graph.nodes)
-        self._changes = [(self._order[node], self.roots[value]) for node, value in changed if isinstance(value, Node)]
+        self._changes = [
+            (self._order[node], self.roots[value]) for node in graph.nodes for value in changed_values(node)
+        ]
         self._returned = frozenset[Any]().union(*(self.roots[node] for node in graph.output_node().all_input_nodes))
 
     def is_changed_after(self, node: Node, source: Node) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.aliases import Roots, changed_argument, changed_values, roots_of
 from fxquant.graph.constants import Aside, ComputedValue, Constants, NotConstantError, attributes_read
 from fxquant.graph.edit import erase_unread, positions, replace_node
 from fxquant.graph.module import NamedGraphModule
@@ -47,11 +47,12 @@ def fold_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 def _changed(roots: dict[Node, Roots]) -> Iterator[tuple[Node, list[Node], list[Node]]]:
     """New memory that is changed in place: the node that makes it, every value that may lie in it, the changes."""
-    changes = [(node, changed) for node in roots if isinstance(changed := changed_argument(node), Node)]
+    changes = [(node, changed) for node in roots for changed in changed_values(node)]
     for created in [node for node in roots if roots[node] == frozenset((node,)) and node.op != "placeholder"]:
         aliases = [node for node in roots if created in roots[node]]
         own = [node for node, changed in changes if created in roots[changed]]
-        if own and all(set(roots[changed]) <= set(aliases) for node, changed in changes if node in own):
+        inside = all(set(roots[changed]) <= set(aliases) for node, changed in changes if node in own)
+        if own and inside and all(isinstance(changed_argument(node), Node) for node in own):
             yield created, aliases, own
 
 

@@ -237,12 +237,16 @@ def slices_of(node: Node) -> Slices | None:
     if info is None or not info.has_shape or not info.dtype.is_floating_point:
         return None
     items = items_of(key, len(info.shape))
-    if items is None or not _fits(given if isinstance(value, Node) else value, info, node):
+    if items is None:
+        return None
+    parts = [as_slice(item) for item in items]
+    if not all(_is_plain(part, size) for part, size in zip(parts, info.shape, strict=True)):
+        return None
+    if not _fits(given if isinstance(value, Node) else value, info, node):
         return None
     slices: Slices = {}
-    for dim, (item, size) in enumerate(zip(items, info.shape, strict=True)):
-        part = as_slice(item)
-        if not _is_plain(part, size) or (_step(part) > 1 and (dim != 1 or len(info.shape) < 4)):
+    for dim, part in enumerate(parts):
+        if _step(part) > 1 and (dim != 1 or len(info.shape) < 4):
             return None
         if part.start or part.stop is not None or _step(part) > 1:
             slices[dim] = part

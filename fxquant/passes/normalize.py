@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.aliases import Roots, changed_argument, may_hold_tensor, plain_form, roots_of
+from fxquant.graph.aliases import Roots, changed_argument, changed_values, may_hold_tensor, plain_form, roots_of
 from fxquant.graph.edit import erase_unread, positions, redirect_later_reads, retarget
 from fxquant.graph.operators.spelling import Call, canonical_call
 from fxquant.graph.query import (
@@ -300,9 +300,8 @@ def _mark_changes(gm: GraphModule, in_place: Mapping[Node, str]) -> None:
     for node in gm.graph.nodes:
         roots[node] = roots_of(node, roots)
     for node, reason in in_place.items():
-        changed = changed_argument(node)
-        stale = _aliases(changed, roots) if isinstance(changed, Node) else []
-        stale = [value for value in stale if order[value] < order[node]]
+        aliases = dict.fromkeys(value for changed in changed_values(node) for value in _aliases(changed, roots))
+        stale = [value for value in aliases if order[value] < order[node]]
         readers = [user for value in stale for user in value.users if order[user] > order[node]]
         for marked, what in (*((value, CHANGED) for value in stale), *((reader, READS_CHANGED) for reader in readers)):
             if marked.op != "output" and may_hold_tensor(marked):

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.aliases import Roots, changed_values, roots_of
 from fxquant.graph.module_state import undone_on_error
 from fxquant.graph.query import module_of
 from fxquant.passes.cleanup import has_effect
@@ -50,7 +50,7 @@ def _modules_with_state(gm: GraphModule) -> list[nn.Module]:
 
 def _buffers_written(gm: GraphModule) -> list[str]:
     """Return the names of the buffers that the graph itself writes to."""
-    changed = [argument for node in gm.graph.nodes if isinstance(argument := changed_argument(node), Node)]
+    changed = [value for node in gm.graph.nodes for value in changed_values(node)]
     known: dict[Node, Roots] = {}
     for node in gm.graph.nodes if changed else ():
         known[node] = roots_of(node, known)

@@ -24,7 +24,6 @@ from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.weight_forms import LAYERS
 from tests.exporting.integers import integers_of
-from tests.sampling import one_of
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -253,7 +252,7 @@ def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("name", one_of(2, MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_equals_the_reference_at_every_quantize(name: str) -> None:
     quantizer, x = quantizer_of(name)
     wanted, result = integers_of(fxq.convert(quantizer, to="reference"), x)
@@ -274,7 +273,6 @@ def classes_in(models: Iterable[nn.Module]) -> set[type[nn.Module]]:
     return {type(module) for model in models for module in model.modules()}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_the_models_hold_every_class() -> None:

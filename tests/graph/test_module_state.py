@@ -235,8 +235,8 @@ def spoilt(state: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         [
             pytest.param(kind, form, assign, id=f"{form}-{kind}-{'assign' if assign else 'copy'}")
             for assign in (False, True)
-            for kind in ("shape", "NaN", "missing", "unexpected", "no tensor")
             for form in FORMS
+            for kind in ("shape", "NaN", "missing", "unexpected", "no tensor")
         ],
     ),
 )

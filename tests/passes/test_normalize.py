@@ -850,5 +850,61 @@ def test_what_a_list_takes_is_a_copy():
 
 
 def _with_more(y: Tensor) -> Tensor:
-    y[:, 1:] += y[:, [0, 0, 1]] + y[:, torch.tensor([2, 2, 1])]
+    y[:, 1:] *= y[:, [0, 0, 1]]
+    y[:, 1:] += y[:, torch.tensor([2, 2, 1])]
     return y
+
+
+VIEWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a list of slices": lambda self, y: y[[slice(None), slice(0, 2)]],
+    "a list with all dimensions": lambda self, y: y[[..., slice(0, 2)]],
+    "a number of a tuple": lambda self, y: y.chunk(2, 1)[True],
+    "a tensor for a tuple": lambda self, y: y.chunk(2, 1)[self.one],
+    "a tensor without dimensions": lambda self, y: y[self.one[0]],
+    "a slice": lambda self, y: y[:, : y.shape[1] // 2],
+}
+
+
+def in_list(self: Any, y: Tensor) -> None:
+    torch._foreach_mul_([y, self.second(y)], 3.0)
+
+
+def as_second_result(self: Any, y: Tensor) -> None:
+    torch.sort(self.second(y), 1, out=(y, torch.empty(6, 4, dtype=torch.long)))
+
+
+CHANGES: dict[str, Callable[[Any, Tensor], Any]] = {
+    **{name: lambda self, y, view=view: view(self, y).mul_(3) for name, view in VIEWS.items()},
+    "several in a list": in_list,
+    "several results": as_second_result,
+    "a computed part": lambda self, y: operator.setitem(y, (..., slice(y.shape[1] // 2)), self.second(y)[:, :2]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_changed_by_another_name_is_seen_by_its_readers(change: Callable[[Any, Tensor], Any]) -> None:
+    class Net(nn.Module):
+        one: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            self.register_buffer("one", torch.tensor([1]))
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.first(x)
+            change(self, y)
+            return self.last(y), y, self.last(x)
+
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    model = Net().eval()
+    with torch.no_grad():
+        expected = model(x)
+        prepared = fxq.prepare(model, x, rounding_outputs())
+        assert all(map(torch.equal, prepared(x), expected))
+        fxq.calibrate(prepared, [x], progress=False)
+        for form in ("int8", "fake_quant", "reference"):
+            for got, wanted in zip(fxq.convert(prepared, to=form)(x), expected, strict=True):
+                assert (got - wanted).square().sum() < 1e-3 * wanted.square().sum()

@@ -15,7 +15,6 @@ from fxquant.measure.noise import sqnr
 from fxquant.nn import QuantizedCat
 from fxquant.observers.defaults import default_per_channel_weight_observer
 from fxquant.plan.spec import Observed, SharedWith, TensorRef
-from tests.sampling import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:values of very different size are joined:fxquant.errors.FxQuantWarning")
 """Which is what these models do; the warning has tests of its own, in tests/calibration/test_joined_ranges.py."""
@@ -224,7 +223,7 @@ TRAINED_MODELS: dict[str, tuple[Callable[[Any, Tensor], Any], set[str]]] = {
 """Name -> forward, and the values that are rounded, beside the input and what the last layers make."""
 
 
-@pytest.mark.parametrize("ratio", one_of(3, [100.0, 3.0, 1.0]))
+@pytest.mark.parametrize("ratio", [1.0, pytest.param(3.0, marks=pytest.mark.slow), 100.0])
 @pytest.mark.parametrize("name", TRAINED_MODELS)
 def test_training_rounds_what_is_joined_once(name, ratio):
     function, rounded = TRAINED_MODELS[name]

@@ -19,7 +19,6 @@ from fxquant.nn.conv_transpose import mirrored_weight
 from fxquant.training import gptq_weight
 from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.input_products import InputProducts
-from tests.sampling import one_of
 
 WEIGHT = fxq.PerChannelMinMaxObserver.with_args(ch_axis=0, dtype=torch.int8, qscheme="per_channel_symmetric", bits=4)
 QCONFIG = fxq.QConfig(activation=fxq.MinMaxObserver.with_args(dtype=torch.uint8), weight=WEIGHT, correct_bias=True)
@@ -89,7 +88,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", one_of(2, CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_errors_fall_and_all_forms_take_the_integers(case: str, tmp_path: Path) -> None:
     kind, qconfig = CASES[case]
     result = rounded(kind, qconfig)

@@ -216,12 +216,12 @@ def linear() -> nn.Module:
         [
             ("dynamic", fxq.default_dynamic_qconfig, {"DynamicQuantizeLinear": 2}),
             ("blocks", fxq.QConfig(fxq.PlaceholderObserver, BLOCKS), {"QuantizeLinear": 0, "DequantizeLinear": 1}),
+            ("7 bits", fxq.QConfig(fxq.MinMaxObserver.with_args(bits=7, dtype=torch.uint8), NARROW), {"Clip": 2}),
             (
                 "weights alone",
                 fxq.QConfig(fxq.PlaceholderObserver, NARROW),
                 {"QuantizeLinear": 0, "DequantizeLinear": 2},
             ),
-            ("7 bits", fxq.QConfig(fxq.MinMaxObserver.with_args(bits=7, dtype=torch.uint8), NARROW), {"Clip": 2}),
             ("16 bits", fxq.QConfig(fxq.MinMaxObserver.with_args(bits=16, dtype=torch.int8), NARROW), {"Clip": 0}),
             ("u16", fxq.QConfig(fxq.MinMaxObserver.with_args(scheme=fxq.QScheme(bits=16, signed=False)), NARROW), {}),
         ],
