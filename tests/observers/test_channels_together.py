@@ -65,7 +65,10 @@ def test_observers_are_searched_as_if_each_were_alone(monkeypatch: pytest.Monkey
             observer(values)
         unseen, channelwise = HistogramObserver(scheme=scheme), HistogramObserver(scheme=SCHEMES[0])
         channelwise(channels(20))
-        return [*observers[:14], *observers[15:], MSEObserver(scheme=scheme), unseen, channelwise]
+        loaded = HistogramObserver(scheme=scheme)  # from a state in which something is infinite
+        loaded(torch.ones(3))
+        loaded.max_val.fill_(torch.inf)
+        return [*observers[:14], *observers[15:], MSEObserver(scheme=scheme), unseen, channelwise, loaded]
 
     alone, together = made(), made()
     searches = []
