@@ -8,6 +8,8 @@ import random
 import warnings
 from collections.abc import Callable
 
+import torch
+
 from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.measure.parity import measure_parity
@@ -82,7 +84,12 @@ def prepared_is_float(case: Case) -> str:
 def _own_error(case: Case, values: Values, expected: object) -> float:
     """Of the float model against itself in float64: the largest share of a result's largest value."""
     doubles = tuple(value.double() if value.is_floating_point() else value for value in values)
-    return _farthest(expected, case.run(copy.deepcopy(case.model).double(), doubles))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # of tensors that it makes and fills
+    try:
+        return _farthest(expected, case.run(copy.deepcopy(case.model).double(), doubles))
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _error_of_last_bits(case: Case, values: Values, expected: object) -> float:
