@@ -13,7 +13,7 @@ def one_of(number: int, cases: Iterable[Any]) -> list[Any]:
 
     Args:
         number: How many cases stand for each other.
-        cases: Parameters of ``pytest.mark.parametrize``; those with marks stay as they are.
+        cases: Parameters of ``pytest.mark.parametrize``; those with marks keep them.
     """
     return [case if index % number == 0 else _slow(case) for index, case in enumerate(cases)]
 

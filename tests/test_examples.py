@@ -100,9 +100,7 @@ EXPECTED = {
 
 SLOW = {
     "adaround.py",  # low_bit_mobilenet.py learns rounding, too
-    "equalize.py",  # tests/equalization scales the channels of networks of torchvision
-    "gptq.py",  # docs/accuracy.md; and tests/training
-    "search_precision.py",  # docs/accuracy.md
+    "search_precision.py",  # docs/accuracy.md searches, too
     "edit_qparams.py",  # tests/exchange writes and reads the qparams of a network of torchvision
     "export_torchvision.py",  # export_onnx.py; and tests/exporting exports networks of torchvision
     "qat_fashion_mnist.py",  # qat_lightning.py, and the tutorials in docs

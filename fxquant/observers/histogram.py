@@ -250,7 +250,7 @@ def choose_together(observers: Iterable[object]) -> None:
     for observer in observers:
         if type(observer) is not HistogramObserver or observer.scheme.axis is not None or observer.min_val.is_meta:
             continue
-        if observer.min_val.dim() or observer.eps.numel() != 1:  # somebody else's
+        if observer.min_val.dim() or observer.eps.numel() != 1:  # buffers of other shapes, written by hand
             continue
         seen = -torch.inf < float(observer.min_val) <= float(observer.max_val) < torch.inf
         if seen and (observer._chosen is None or not observer._chosen.holds_for(observer)):
