@@ -8,19 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import learned_bias
 from fxquant.graph.edit import add_module
 from fxquant.graph.macs import TRANSPOSED
-from fxquant.graph.query import called_module, value_of
+from fxquant.graph.query import called_module
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.fake_quantize import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.rounding import rounded_weight
-
-Sizes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Spatial sizes of the input and of the output of a convolution."""
+from fxquant.passes.structural_zeros import Sizes, spatial_sizes, structural_zeros
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"))
@@ -31,6 +29,7 @@ def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
     channel: ``E[w' x + bias'] = E[w x + bias]``. Zeros of padding lower the mean that a tap of a convolution meets.
     A bias that was learned together with the rounding takes the place of the float one.
     """
+    zeros = structural_zeros(gm)
     for node, unit in weighted_nodes(gm, ctx):
         learned = learned_bias(ctx.weight_layers.get(unit.root))
         if learned is not None:
@@ -41,35 +40,29 @@ def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         means = ctx.means.get(unit.roles["mean"])
         rounded = None if means is None else rounded_weight(node, unit, ctx)
-        layer = corrected(called_module(node), rounded, means, spatial_sizes(node))
+        layer = corrected(called_module(node), rounded, means, spatial_sizes(node), keeps_zeros=node in zeros)
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm
 
 
-def spatial_sizes(node: Node) -> Sizes | None:
-    """Return the sizes of input and output of the convolution that ``node`` calls; None where they are not known.
-
-    Calls on other sizes have other shares of padding, but one bias.
-    """
-    x, y = (value_of(each) if isinstance(each, Node) else None for each in (node.args[0], node))
-    if x is None or y is None or not x.has_shape:
-        return None
-    first = 2 - called_module(node).weight.dim()
-    return (x.shape[first:], y.shape[first:]) if first else None
-
-
-def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
+def corrected(
+    layer: nn.Module,
+    rounded: Tensor | None,
+    means: Tensor | None,
+    sizes: Sizes | None = None,
+    keeps_zeros: bool = False,
+) -> nn.Module:
     """Return a copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
     It has a bias even where nothing is known, so that the state of a calibrated model fits. A linear layer
-    without a bias gives zeros for a row of zeros, as padding tokens are, and a convolution without a bias where it
-    reads nothing but padding: these zeros stay.
+    without a bias gives zeros for a row of zeros, as padding tokens are: these zeros stay.
 
     Args:
         layer: Convolution, transposed convolution or linear layer. Not changed.
         rounded: Of the shape of its weight.
         means: float64 [C_in], the mean of each input channel, taken to be the same at all places.
         sizes: Spatial, of input and output of a convolution: they say what part of its sums is padding.
+        keeps_zeros: Whether its bias stays as it is, because some outputs are zero whatever the input is.
 
     Source:
         Nagel et al., arXiv:1906.04721, section 4.2, with means that were measured.
@@ -78,8 +71,7 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
     old: Tensor | None = new.bias
     bias = _float_bias(new).double()
     # Rows that are exactly zero stay zero: a norm after them would blow up whatever is added.
-    linear = new.weight.dim() == 2
-    keeps_zeros = old is None and (linear or (sizes is not None and some_read_nothing(layer, sizes)))
+    keeps_zeros = keeps_zeros or (new.weight.dim() == 2 and old is None)
     if rounded is not None and means is not None and not keeps_zeros:
         bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
     return with_bias(layer, bias)
@@ -145,29 +137,6 @@ def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
         met = [_inside(tap * dilation - padding, stride, count, limit) / out for tap in range(taps)]
         shares = shares.unsqueeze(-1) * torch.tensor(met, dtype=torch.float64)
     return shares
-
-
-def some_read_nothing(layer: Any, sizes: Sizes) -> bool:
-    """Tell whether some outputs are the bias alone: they read nothing but padding, or lie between all inputs.
-
-    Args:
-        layer: Convolution or transposed convolution of any geometry.
-        sizes: Spatial, of input and output.
-    """
-    transposed = isinstance(layer, TRANSPOSED)
-    geometry = None if transposed else ConvGeometry.of(layer)
-    if geometry is not None and geometry.padding_mode != "zeros":
-        return False
-    before = layer.padding if geometry is None else geometry.before
-    dimensions: Any = zip(layer.kernel_size, layer.dilation, layer.stride, before, *sizes, strict=True)
-    for taps, dilation, stride, padding, inputs, outputs in dimensions:
-        steps, limit = (inputs, outputs) if transposed else (outputs, inputs)
-        places = torch.arange(steps).unsqueeze(1) * stride - padding + torch.arange(taps) * dilation
-        inside = (places >= 0) & (places < limit)
-        reached = len(places[inside].unique()) if transposed else int(inside.any(1).sum())
-        if reached < outputs:
-            return True
-    return False
 
 
 def _inside(first: int, step: int, count: int, limit: int) -> int:

@@ -16,7 +16,7 @@ from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.measure.runner import run_nodes
 from fxquant.nn.fake_quantize import FLOAT_BIAS
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
-from fxquant.passes.correct_bias import some_read_nothing, spatial_sizes
+from fxquant.passes.structural_zeros import structural_zeros
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.training.channel_statistics import Correction
@@ -32,6 +32,8 @@ class CorrectableLayer:
     """Nodes of the unit as far as the layer, which is the last."""
     qparams: QParams
     """Of the weight."""
+    has_zeros: bool
+    """Whether some of its outputs are zero whatever the input is."""
 
     @property
     def module(self) -> Any:
@@ -57,10 +59,7 @@ class CorrectableLayer:
         """Tell whether it has a bias, or gives no zeros that have to stay: those of rows of zeros, or of padding."""
         layer, before = self.module, self.module._buffers.get(FLOAT_BIAS)
         bias = layer.bias if before is None else before
-        if bias is not None and bool(bias.any()):
-            return True
-        sizes = spatial_sizes(self.members[-1])
-        return layer.weight.dim() > 2 and not (sizes is not None and some_read_nothing(layer, sizes))
+        return (bias is not None and bool(bias.any())) or (layer.weight.dim() > 2 and not self.has_zeros)
 
     def unrounded(self, values: Mapping[Node, Any]) -> Tensor:
         """Return what the float layer gives for values of the float model."""
@@ -109,12 +108,12 @@ def correctable_layers(
         own: Layers whose integers are known already, under the roots of their units.
     """
     taken, left = split_by_refusal(simulated, plan, own, _refusal)
-    nodes = nodes_by_name(simulated)
+    nodes, zeros = nodes_by_name(simulated), structural_zeros(simulated)
     layers = []
     for unit, node in taken:
         members = tuple(nodes[name] for name in unit.nodes)
         ahead = members[: members.index(node) + 1]
-        layers.append(CorrectableLayer(unit, ahead, plan.qparams[unit.roles["weight"]]))
+        layers.append(CorrectableLayer(unit, ahead, plan.qparams[unit.roles["weight"]], node in zeros))
     return layers, left
 
 

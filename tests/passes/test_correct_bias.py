@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.fake_quantize import AdaRoundFakeQuantize, default_fake_quant
-from fxquant.passes.correct_bias import Sizes, mean_error, padding_coverage, some_read_nothing
+from fxquant.passes.correct_bias import mean_error, padding_coverage
+from fxquant.passes.structural_zeros import Sizes, some_read_nothing
 
 DEFAULT = fxq.get_default_qconfig()
 COARSE = fxq.QConfig(
