@@ -104,6 +104,7 @@ _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
 _NAMED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("collections.OrderedDict", OrderedDict),
     ("collections.deque", deque),
+    ("torch.Size", torch.Size),
     ("fxquant.default_dict", default_dict),
     ("fxquant.require_answer", require_answer),
     ("fxquant.require_exported", require_exported),

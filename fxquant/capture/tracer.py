@@ -284,6 +284,8 @@ class QuantTracer(Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """Convert an argument, without asking a proxy whether it is a parameter. Containers keep their classes."""
+        if type(a) is torch.Size and self.result is not None:  # it is given back: operators take a tuple as well
+            return self.create_node("call_function", torch.Size, (list(a),), {})
         if (made := remade(self, a)) is not None:
             return made
         if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:

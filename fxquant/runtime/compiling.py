@@ -204,7 +204,7 @@ class _Compiler:
         except Exception:  # whatever is wrong with the model shows where it runs as it is
             return False
         if holds_numbers(value):  # a size, or what is computed of sizes
-            self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
+            self._values[node] = self._fixed[node] = value
             return True
         if not holds_tensors(value):  # an object of the user's, in which tensors may be
             return False

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from fxquant.errors import warn
 from fxquant.graph.text_table import format_rows
@@ -284,22 +286,53 @@ def function_of(nodes: Iterable[Node], inputs: Sequence[Node], results: Any, fix
         nodes: In the order of the graph.
         inputs: What they read of other nodes.
         results: Nodes, in any structure that ``torch.fx`` knows.
-        fixed: Nodes that need not run, since their value is known.
+        fixed: Nodes that need not run, since their value is known. It comes back of its own class, as a new object.
 
     Returns:
         ``function(module, *inputs)``, with the module that owns the graph.
     """
-    graph = Graph()
+    graph, nodes = Graph(), tuple(nodes)
     copies: dict[Node, Any] = dict(fixed)
     for index, node in enumerate(inputs):
         copies[node] = graph.placeholder(f"input_{index}")
+    read = {used for node in nodes for used in node.all_input_nodes}
+    map_arg(results, read.add)
+    unspelled = [node for node in fixed if node in read and not _is_spelled(fixed[node])]
+    for index, node in enumerate(unspelled):
+        copies[node] = graph.placeholder(f"known_{index}")
+    for node in unspelled:
+        if type(fixed[node]) not in _SHARED:
+            copies[node] = graph.call_function(copy_containers, (copies[node],))
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda used: copies[used])
     graph.output(map_arg(results, lambda used: copies[used]))
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(compile(code.src, "<part of a converted graph>", "exec"), names)
-    return names["forward"]
+    function: Any = names["forward"]
+    function.__defaults__ = tuple(copy_containers(fixed[node]) for node in unspelled)  # they are its last parameters
+    return function
+
+
+_SPELLED = (NoneType, bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_SHARED = (torch.Size, bytes, range, type, torch.finfo, torch.iinfo)
+"""Types of values without parts that a caller may change."""
+
+
+def _is_spelled(value: Any) -> bool:
+    """Tell whether the code that ``torch.fx`` writes for a value gives the same again, of the same class."""
+    if type(value) in (tuple, list):
+        return all(_is_spelled(item) for item in value)
+    if type(value) is dict:
+        return all(type(key) in _SPELLED and _is_spelled(item) for key, item in value.items())
+    if type(value) is slice:
+        return _is_spelled((value.start, value.stop, value.step))
+    return type(value) in _SPELLED
+
+
+def copy_containers(value: Any) -> Any:
+    """Return a container made anew, as are all in it: the caller of a model may change what it gives."""
+    return pytree.tree_map(lambda leaf: leaf, value, is_leaf=lambda part: type(part) is torch.Size)
 
 
 _HINT = "results are right; please report the model. engine='graph' makes no programs"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning, TracingError
@@ -50,6 +51,17 @@ class Output:
     logits: Tensor
     hidden: Tensor | None = None
     steps: int = 3
+
+
+@dataclass
+class Registered:
+    """What torch looks into."""
+
+    count: Any
+    size: Any
+
+
+pytree.register_dataclass(Registered)
 
 
 class Level(Enum):
@@ -132,6 +144,85 @@ def test_every_form_gives_the_container_of_the_float_model(name):
             assert same(forms["int8"](x), graph(x), values=True)
 
 
+OF_SIZES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "size": lambda y, h: y.shape,
+    "part of a size": lambda y, h: h.size()[:-1],
+    "empty size": lambda y, h: y.shape[:0],
+    "sum of sizes": lambda y, h: (2,) + y.shape,  # noqa: RUF005 - a list of items is a tuple, no Size
+    "constant size": lambda y, h: torch.Size([2, 3]),
+    "size made of sizes": lambda y, h: {"a": [torch.Size((y.shape[0], 2))]},
+    "sizes in all": lambda y, h: {"a": [y.shape, (1, [h.shape])], "b": y.stride()},
+    "OrderedDict": lambda y, h: OrderedDict(n=y.shape[0]),
+    "OrderedDict with a tensor": lambda y, h: OrderedDict(s=y.shape, y=y),
+    "OrderedDict in OrderedDict": lambda y, h: OrderedDict(a=OrderedDict(n=y.shape[0]), b=[y.shape]),
+    "empty OrderedDict": lambda y, h: OrderedDict(),
+    "OrderedDict of constants": lambda y, h: OrderedDict(a=1, b=torch.Size([2])),
+    "OrderedDict that is read": lambda y, h: read_of(OrderedDict(n=y.shape[0]), y),
+    "OrderedDict twice": lambda y, h: [OrderedDict(n=y.shape[0])] * 2,
+    "defaultdict": lambda y, h: defaultdict(list, {"n": y.shape[0]}),
+    "empty defaultdict": lambda y, h: {"d": defaultdict(int)},
+    "deque": lambda y, h: deque([y.shape[0], y.shape]),
+    "empty deque": lambda y, h: deque(),
+    "UserDict": lambda y, h: UserDict(n=y.shape),
+    "UserList": lambda y, h: UserList([y.shape]),
+    "subclasses": lambda y, h: [Named(n=y.shape), Row([y.shape]), Pair([y.shape, h.shape]), Pair()],
+    "named tuple": lambda y, h: Both(y.shape[0], y.shape),
+    "named tuple of an OrderedDict": lambda y, h: Both(1, OrderedDict(n=y.shape)),
+    "dataclass": lambda y, h: Output(y.shape[0], y.shape),
+    "registered dataclass": lambda y, h: Registered(y.shape[0], y.shape),
+    "registered dataclass with a tensor": lambda y, h: [OrderedDict(r=Registered(y, y.shape))],
+    "what a size is beside": lambda y, h: (
+        Level.LOW,
+        range(y.shape[0]),
+        slice(0, y.shape[0]),
+        y.dtype,
+        y.shape[0] * 1j,
+    ),
+}
+
+
+def read_of(sizes: OrderedDict[str, int], y: Tensor) -> Any:
+    return sizes, y.reshape(sizes["n"], -1)
+
+
+def classes_of(value: Any) -> Any:
+    """Classes, keys and numbers, in the structure of the value; of a tensor its shape."""
+    if isinstance(value, (dict, UserDict)):
+        beside = value.default_factory if isinstance(value, defaultdict) else None
+        return type(value), beside, [(key, classes_of(item)) for key, item in value.items()]
+    if isinstance(value, (tuple, list, UserList, deque)):
+        return type(value), [classes_of(item) for item in value]
+    if isinstance(value, (Output, Registered)):
+        return type(value), classes_of(vars(value))
+    return type(value), tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_sizes_and_containers_of_sizes_keep_their_classes_in_every_call(name):
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 8), Net(lambda y, h: (y, OF_SIZES[name](y, h))).eval()
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    forms = [fxq.convert(prepared), fxq.convert(prepared, engine="graph"), fxq.convert(prepared, to="fake_quant")]
+    wanted = classes_of(model(x))
+    assert classes_of(prepared.graph_module(x)) == wanted
+    for form in forms:
+        assert [classes_of(form(x)) for _ in range(4)] == [wanted] * 4
+
+
+def test_what_a_caller_changes_of_a_result_is_not_in_the_next_one():
+    torch.manual_seed(0)
+    x = torch.randn(3, 8)
+    model = Net(lambda y, h: (y, OrderedDict(n=y.shape[0], all=[y.shape]), deque([y.shape[0]]), {"n": [y.shape[0]]}))
+    int8 = fxq.quantize(model.eval(), [x], progress=False)
+    for _ in range(5):
+        _, sizes, queue, plain = int8(x)
+        assert (sizes, queue, plain) == (OrderedDict(n=3, all=[(3, 4)]), deque([3]), {"n": [3]})
+        sizes["n"] = 7
+        sizes["all"].append(7)
+        queue.append(7)
+        plain["n"].append(7)
+
+
 def test_a_model_in_training_gives_it_too():
     torch.manual_seed(0)
     training = fxq.prepare_qat(Net(GIVEN["defaultdict"]).train(), torch.randn(3, 8))
@@ -140,6 +231,16 @@ def test_a_model_in_training_gives_it_too():
     assert type(found) is defaultdict
     assert found["another"] == []
     assert all(parameter.grad is not None for parameter in training.first.parameters())
+
+
+def test_files_hold_sizes(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(3, 8)
+    model = Net(lambda y, h: OrderedDict(y=y, s=y.shape, c=torch.Size([2, 3]), d=OrderedDict(n=y.shape[0])))
+    int8 = fxq.quantize(model.eval(), [x], progress=False)
+    fxq.save(int8, tmp_path / "model.fxq")
+    loaded = fxq.load(tmp_path / "model.fxq")
+    assert [classes_of(loaded(x)) for _ in range(4)] == [classes_of(model(x))] * 4
 
 
 @pytest.mark.parametrize("name", ["defaultdict", "OrderedDict", "deque"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,24 @@ def test_results_keep_their_structure():
     assert found.keys() == wanted.keys()
     assert torch.equal(found["sum"], wanted["sum"])
     assert found["all"][1] is given
+
+
+def test_known_values_keep_their_classes_and_are_made_anew():
+    model = symbolic_trace(Model())
+    x, size, inner, *_ = model.graph.nodes
+    for known in (
+        torch.Size([2]),
+        OrderedDict(n=torch.Size([2])),
+        deque([2, [3]], maxlen=2),
+        {"n": torch.Size([2])},
+        [2],
+    ):
+        part = function_of([inner], [x], (size, inner), {size: known})
+        found, again = (part(model, torch.randn(2, 4))[0] for _ in range(2))
+        assert (type(found), found) == (type(known), known)
+        assert type(known) is torch.Size or found is not again
+        if isinstance(known, dict):
+            assert type(found["n"]) is torch.Size
 
 
 def test_the_module_is_asked_for_its_layers_in_each_call():
