@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 
+from fxquant.capture.own_forwards import copy_own_forwards
 from fxquant.errors import TracingError
 from fxquant.graph.methods import UNUSED_MODULES, UsersClass, unused_modules
 from fxquant.graph.module import USERS_CLASS
+from fxquant.graph.query import own_forward
 
 _ROOT_HOOKS = (
     "_forward_pre_hooks",
@@ -57,8 +60,9 @@ def copy_of(model: nn.Module, *, shares_parameters: bool = False) -> nn.Module:
         id(value): value.detach().clone() for value in attributes if isinstance(value, Tensor) and not value.is_leaf
     }
     shared = {id(parameter): parameter for parameter in model.parameters()} if shares_parameters else {}
+    memo: dict[int, Any] = {**computed, **shared}
     try:
-        return copy.deepcopy(model, {**computed, **shared})
+        copied = copy.deepcopy(model, memo)
     except Exception as error:
         culprit = _uncopiable(model)
         raise TracingError(
@@ -67,6 +71,8 @@ def copy_of(model: nn.Module, *, shares_parameters: bool = False) -> nn.Module:
             expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
             hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
         ) from error
+    copy_own_forwards(model, memo)
+    return copied
 
 
 def _uncopiable(model: nn.Module) -> str | None:
@@ -83,11 +89,18 @@ def _uncopiable(model: nn.Module) -> str | None:
     return None
 
 
+def runs_its_graph(model: nn.Module) -> bool:
+    """Tell whether a model is a GraphModule, and no other forward was set on it."""
+    return isinstance(model, GraphModule) and own_forward(model) is None
+
+
 def carry_over(model: nn.Module, gm: GraphModule) -> None:
     """Give a graph module what torch.fx leaves out: attributes, class, hooks, modes, non-persistent buffers."""
     for name, value in vars(model).items():
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
-        if name not in gm._buffers and not name.startswith("_tensor_constant"):
+        # A method that was set on the model (a forward that calls it, say) would run in place of the graph's.
+        hides = callable(getattr(GraphModule, name, None))
+        if name not in gm._buffers and not name.startswith("_tensor_constant") and not hides:
             vars(gm).setdefault(name, value)
     if not isinstance(model, GraphModule):  # such a class holds nothing of the user's
         vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))

@@ -12,7 +12,7 @@ from fxquant.capture.hooks import is_traced_through
 from fxquant.errors import InputError, TracingError, UnknownNameError, listing
 from fxquant.graph.constants import TensorComputation
 from fxquant.graph.module import NamedGraphModule
-from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks
+from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks, own_forward
 from fxquant.registry import did_you_mean
 
 LeafModules = Sequence[type[nn.Module] | str]
@@ -40,6 +40,8 @@ class LeafPolicy:
         """Tell whether the call of a module becomes one node."""
         if path in self._names or isinstance(module, (*self._classes, TensorComputation)):
             return True
+        if own_forward(module) is not None:
+            return False
         if type(module) in self._types:
             return True
         if is_traced_through(module):

@@ -62,7 +62,7 @@ from fxquant.capture.trace_guards import (
 )
 from fxquant.graph.edit import erase_behind, gather_placeholders
 from fxquant.graph.inputs import called_by_name, describe_value, is_decorated, is_given, signature_of, spelled
-from fxquant.graph.query import SAME_WHILE_TRAINING, VALUE, attribute_at, described, has_hooks, info_of
+from fxquant.graph.query import SAME_WHILE_TRAINING, VALUE, attribute_at, described, has_hooks, info_of, own_forward
 from fxquant.graph.shapes import run_on_example, unchanged_state
 
 FIXED = (NoneType, bool, str)
@@ -222,7 +222,7 @@ class QuantTracer(Tracer):
             no_traced_attributes(root),
             marked_modes(root) if self.marks_training_flag else nullcontext(),
         ):
-            self._patches.patch_isinstance(type(root).forward)
+            self._patches.patch_isinstance(own_forward(root) or type(root).forward)
             attributes = Attributes(root)
             try:
                 graph = super().trace(root, concrete_args)
@@ -250,9 +250,9 @@ class QuantTracer(Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Make the inputs of the graph, and call a decorated forward by its arguments' names, which torch.fx cannot."""
-        if not is_module or self._bound is None:
+        if not is_module or (self._bound is None and own_forward(self.root) is None):
             return super().create_args_for_root(root_fn, is_module, concrete_args)
-        if is_decorated(root_fn):
+        if is_decorated(root_fn, self.root):
             function, args = called_by_name(root_fn, self.root, self._proxy_placeholder)
         else:
             function, args = super().create_args_for_root(root_fn, is_module, concrete_args)

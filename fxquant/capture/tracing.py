@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.capture.bare_layers import with_layer_inside
-from fxquant.capture.copies import carry_over, check_unscripted, copy_of
+from fxquant.capture.copies import carry_over, check_unscripted, copy_of, runs_its_graph
 from fxquant.capture.hooks import has_computed_weights, materialize_parametrizations, weights_by_modules
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
@@ -83,14 +83,14 @@ def trace(
         materialize_parametrizations(own)
     layer, own = own, with_layer_inside(own, has_example=bound is not None)
     found: Traced | None = None
-    if isinstance(own, GraphModule):
+    if isinstance(own, GraphModule) and runs_its_graph(own):
         check_taken(own, leaf_modules)
 
     # Take the graph that is there, or trace.
-    traces_weights = trains and has_computed_weights(own)
-    if isinstance(own, NamedGraphModule) and not traces_weights:
+    takes_graph = runs_its_graph(own) and not (trains and has_computed_weights(own))
+    if takes_graph and isinstance(own, NamedGraphModule):
         gm = own
-    elif isinstance(own, GraphModule) and not traces_weights:
+    elif takes_graph and isinstance(own, GraphModule):
         gm = NamedGraphModule(own, own.graph, type(model).__name__)
         carry_over(own, gm)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
 from fxquant.errors import InputError, is_library_file, warn
+from fxquant.graph.query import own_forward
 from fxquant.registry import did_you_mean
 
 _VAR_POSITIONAL, _VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -270,8 +272,13 @@ def spelled(node: Node) -> str:
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
-def is_decorated(forward: Callable[..., Any]) -> bool:
-    """Tell whether a decorator of the user's stands around a forward, which torch.fx cannot call by its signature."""
+def is_decorated(forward: Callable[..., Any], model: nn.Module) -> bool:
+    """Tell whether a decorator of the user's stands around a forward, which torch.fx cannot call by its signature.
+
+    torch.fx knows nothing of one that was set on the model alone, either.
+    """
+    if own_forward(model) is not None:
+        return True
     code = getattr(forward, "__code__", None)
     return inspect.unwrap(forward) is not forward and code is not None and not is_library_file(code.co_filename)
 
@@ -284,16 +291,20 @@ def called_by_name(
     What is left out of the example, and so fixed to a default that code branches on, is left out of the call.
 
     Args:
-        forward: The forward as its class has it.
+        forward: The forward as its class has it, or the one that was set on the model alone.
         model: Its ``self``.
         placeholder: Makes the input of a name (``"*args"`` for several), given the signature and that function.
 
     Returns:
         A function of the model and the inputs, and the two.
     """
-    inner = inspect.unwrap(forward)
-    signature = inspect.signature(inner)
-    parameters = list(signature.parameters.values())[1:]
+    if (own := own_forward(model)) is None:
+        own, inner = functools.partial(forward, model), inspect.unwrap(forward)
+        signature = inspect.signature(inner)
+        parameters = list(signature.parameters.values())[1:]
+    else:
+        inner, signature = own, inspect.signature(own)
+        parameters = list(signature.parameters.values())
     inputs = [placeholder(_STARS.get(one.kind, "") + one.name, None, signature, inner) for one in parameters]
 
     def call(model: nn.Module, *inputs: Any) -> Any:
@@ -309,6 +320,6 @@ def called_by_name(
                 first.append(value)
             elif one.kind is not one.VAR_POSITIONAL and value is not one.default:
                 named[one.name] = value
-        return forward(model, *first, **named)
+        return own(*first, **named)
 
     return call, [model, *inputs]

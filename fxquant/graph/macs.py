@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxquant.graph.query import PRODUCTS, canonical_type, module_of, tensors_of, value_of
+from fxquant.graph.query import PRODUCTS, called_type, canonical_type, module_of, tensors_of, value_of
 
 Shape = tuple[int, ...]
 
@@ -116,7 +116,7 @@ def _may_multiply(node: Node, module: nn.Module | None) -> bool:
 
 def _target(node: Node, module: nn.Module | None) -> Any:
     """Return the target of a node, or the class of the module that it calls."""
-    return node.target if module is None else canonical_type(module) or type(module)
+    return node.target if module is None else called_type(module)
 
 
 def _has_formula(target: Any) -> bool:

@@ -216,7 +216,22 @@ def canonical_type(module: nn.Module) -> type[nn.Module] | None:
 
     A subclass that changes nothing of what its ``torch.nn`` base computes counts as that base.
     """
-    return None if "forward" in vars(module) else canonical_class(type(module))
+    return None if own_forward(module) is not None else canonical_class(type(module))
+
+
+def own_forward(module: nn.Module) -> Callable[..., Any] | None:
+    """Return the forward that was set on this module alone; None if it runs that of its class.
+
+    A convolution whose ``_conv_forward`` was set runs a forward of its own, too.
+    """
+    own = vars(module)
+    found: Callable[..., Any] | None = own.get("forward")
+    return type(module).forward.__get__(module) if found is None and "_conv_forward" in own else found
+
+
+def called_type(module: nn.Module) -> type[nn.Module] | None:
+    """Return ``canonical_type``, or else the class; None for a module that does not run the forward of its class."""
+    return None if own_forward(module) is not None else canonical_class(type(module)) or type(module)
 
 
 def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from fxquant.graph.affine import BATCH_NORMS, ChannelAffine
-from fxquant.graph.query import canonical_type, module_of, value_of
+from fxquant.graph.query import called_type, module_of, value_of
 
 _SPATIAL: dict[Any, int] = {
     **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
@@ -41,7 +41,7 @@ def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
             continue
         every = frozenset(range(len(info.shape)))
         module = module_of(node)
-        rule = _RULES.get(node.target if module is None else _kind(module))
+        rule = _RULES.get(node.target if module is None else called_type(module))
         known[node] = (
             every if node.op == "get_attr" else every & rule(node, module, len(every), known) if rule else _NONE
         )
@@ -49,10 +49,6 @@ def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
 
 
 _NONE: Dims = frozenset()
-
-
-def _kind(module: nn.Module) -> type[nn.Module]:
-    return canonical_type(module) or type(module)
 
 
 def source_of_rank(value: Node) -> Node:
@@ -63,7 +59,7 @@ def source_of_rank(value: Node) -> Node:
     found = value
     while isinstance(source := value.args[0] if value.args else None, Node):
         module = module_of(value)
-        kind = None if module is None else _kind(module)
+        kind = None if module is None else called_type(module)
         if kind is nn.Linear or kind in _SPATIAL:
             return source
         if kind in BATCH_NORMS:
@@ -90,7 +86,7 @@ def _last(node: Node, module: Any, rank: int, known: Known) -> Dims:
 
 def _channels(node: Node, module: Any, rank: int, known: Known) -> Dims:
     """Dimension 1, or, of a convolution without a batch, 0."""
-    spatial = _SPATIAL.get(canonical_type(module))
+    spatial = _SPATIAL.get(called_type(module))
     return frozenset({1 if spatial is None else rank - spatial - 1})
 
 

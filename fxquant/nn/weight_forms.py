@@ -10,7 +10,7 @@ from torch import nn
 from fxquant.errors import InputError
 from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
 from fxquant.fake_quantize.qparams import to_integers
-from fxquant.graph.query import canonical_type
+from fxquant.graph.query import called_type
 from fxquant.graph.recurrent import is_recurrent, weight_of, without_matrices
 from fxquant.nn.fake_quantize import (
     DequantizedConv1d,
@@ -145,7 +145,8 @@ def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:
 
 
 def _copy_as(module: nn.Module, form: int, *, share: bool = False) -> Any:
-    forms = LAYERS.get(canonical_type(module) or type(module))
+    kind = called_type(module)
+    forms = None if kind is None else LAYERS.get(kind)
     if forms is None:
         raise InputError(
             "the weight of this kind of module cannot be quantized",

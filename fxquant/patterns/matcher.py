@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from fxquant.graph.query import canonical_type, function_name, module_of
+from fxquant.graph.query import canonical_type, function_name, module_of, own_forward
 from fxquant.patterns.pattern import Input, Match, Mismatch, Op, Pattern
 
 
@@ -144,7 +144,9 @@ def _called(node: Node) -> tuple[Any, ...]:
     """Return what a pattern may name to mean the call: a function, a method's name, or the types of a module."""
     if node.op == "call_module":
         module = module_of(node)
-        return () if module is None else (canonical_type(module), type(module))
+        if module is None or own_forward(module) is not None:
+            return ()
+        return (canonical_type(module), type(module))
     return (node.target,) if node.op in ("call_function", "call_method") else ()
 
 
