@@ -14,7 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.capture.trace_guards import require_answer, require_exported, require_given, require_rank, require_value
+from fxquant.capture.trace_guards import (
+    require_answer,
+    require_count,
+    require_exported,
+    require_given,
+    require_items,
+    require_rank,
+    require_value,
+)
 from fxquant.graph.containers import default_dict
 from fxquant.nn import max_pool, shape
 
@@ -107,8 +115,10 @@ _NAMED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("torch.Size", torch.Size),
     ("fxquant.default_dict", default_dict),
     ("fxquant.require_answer", require_answer),
+    ("fxquant.require_count", require_count),
     ("fxquant.require_exported", require_exported),
     ("fxquant.require_given", require_given),
+    ("fxquant.require_items", require_items),
     ("fxquant.require_rank", require_rank),
     ("fxquant.require_value", require_value),
 )

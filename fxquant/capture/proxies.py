@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dis
-import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -16,8 +13,10 @@ from torch import Tensor
 from torch.fx import Node, Proxy, Tracer
 from torch.fx.proxy import Attribute
 
+from fxquant.capture.trace_guards import count_of, items_of, require_count, require_items, unpacked_names
 from fxquant.errors import warn
 from fxquant.graph.containers import is_of_own_class, maker_of
+from fxquant.graph.inputs import is_given
 
 
 class Unknown:
@@ -40,8 +39,11 @@ class AnsweringTracer(Protocol):
     finished: bool
     """Whether the trace has ended: what is left of its proxies lies in tables of the user's code."""
 
-    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
-        """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
+    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None, guard: Any = None) -> None:
+        """Write a guard: ``proxy`` must give ``value`` on other inputs as well.
+
+        ``guard``: one of inputs, which takes a tuple in place of the value; None: ``require_answer``.
+        """
 
     def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
         """Return the same for a number that C code asked for, perhaps only to see whether it is one."""
@@ -105,7 +107,10 @@ class TensorProxy(Proxy):
     def __bool__(self) -> bool:
         if not self.answers:
             return super().__bool__()
-        self.tracer.answer(self, bool(self.example), sys._getframe(1))
+        if self._is_counted:
+            self.tracer.answer(self, count_of(self.node, bool(self.example)), sys._getframe(1), require_count)
+        else:
+            self.tracer.answer(self, bool(self.example), sys._getframe(1))
         return bool(self.example)
 
     def __hash__(self) -> int:
@@ -173,20 +178,26 @@ class TensorProxy(Proxy):
     def __contains__(self, item: Any) -> bool:
         if not self.answers or isinstance(item, Proxy):
             raise TypeError("'in' on a tensor, whose values are not known")
-        found = self.tracer.create_proxy("call_function", operator.contains, (self, item), {})
-        self.tracer.answer(found, item in self.example, sys._getframe(1))
+        if self._is_counted and isinstance(self.example, Mapping):
+            self.tracer.answer(self, items_of(self.node, self.example, (item,)), sys._getframe(1), require_items)
+        else:
+            found = self.tracer.create_proxy("call_function", operator.contains, (self, item), {})
+            self.tracer.answer(found, item in self.example, sys._getframe(1))
         return item in self.example
 
     def keys(self) -> Any:
         """Return the keys of a dict, guarded; it can then be passed on as keyword arguments."""
         if not (self.answers and isinstance(self.example, Mapping)):
             return super().keys()
+        if self._is_counted:
+            self.tracer.answer(self, items_of(self.node, self.example, None), sys._getframe(1), require_items)
+            return list(self.example)
         self._length(sys._getframe(1))
         return [key for key in self.example if key in self]
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
-        count = _unpacked(frame.f_code, frame.f_lasti)
+        count = unpacked_names(frame.f_code, frame.f_lasti)
         if count:
             return map(self.__getitem__, range(count))
         if self.answers and isinstance(self.example, Mapping):
@@ -200,11 +211,19 @@ class TensorProxy(Proxy):
 
     def _length(self, frame: FrameType | None) -> int:
         """Return the length, guarded."""
+        if self._is_counted:
+            self.tracer.answer(self, count_of(self.node, len(self.example)), frame, require_count)
+            return len(self.example)
         if self._counted is None or self._counted._erased:  # Python asks twice, first for a hint
             count = self.tracer.create_proxy("call_function", len, (self,), {})
             self.tracer.answer(count, len(self.example), frame)
             self._counted = count.node
         return len(self.example)
+
+    @property
+    def _is_counted(self) -> bool:
+        """Tell whether the value is a list, a tuple or a dict of inputs, or all of ``*args`` or ``**kwargs``."""
+        return isinstance(self.example, (Mapping, list, tuple)) and is_given(self.node)
 
     @classmethod
     def __torch_function__(
@@ -376,24 +395,3 @@ def on_example(value: Any) -> Any:
 def _has_attribute(value: Any, name: str) -> bool:
     """``hasattr``, but no property of a tensor is run (``.grad`` of some warns)."""
     return hasattr(type(value), name) or name in getattr(value, "__dict__", {})
-
-
-@lru_cache(maxsize=256)
-def _unpacked(code: CodeType, last: int) -> int:
-    """Count the names of the ``a, b = x`` that asked for an iterator; 0 if another instruction did."""
-    instruction = next((one for one in dis.get_instructions(code) if one.offset == last), None)
-    if instruction is None or instruction.opname != "UNPACK_SEQUENCE":
-        return 0
-    return int(instruction.argval)
-
-
-def keeping_result(function: Callable[..., Any], tracer: Any) -> Callable[..., Any]:
-    """Let a function that is traced leave its result on the example in ``tracer.result``."""
-
-    @functools.wraps(function)  # torch.fx reads the annotations
-    def traced(*args: Any) -> Any:
-        result = function(*args)
-        tracer.result = on_example(result)
-        return result
-
-    return traced

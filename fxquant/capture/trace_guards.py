@@ -5,15 +5,20 @@ An answer is fixed where it follows from the shapes of the example. The guard na
 
 from __future__ import annotations
 
+import dis
 import linecache
+import operator
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from fxquant.errors import InputError, TracingError, is_library_file
-from fxquant.graph.inputs import describe_value
+from fxquant.graph.inputs import describe_value, is_given, spelled
 
 
 def require_value(value: Any, expected: Any, name: str) -> None:
@@ -58,13 +63,102 @@ def require_given(value: Any, example: str, name: str) -> None:
         )
 
 
-def require_answer(value: Any, answer: Any, line: str) -> None:
+def require_items(
+    value: Mapping[Any, Any], given: Sequence[tuple[Any, str]], left_out: Sequence[Any] | None, holder: str, line: str
+) -> None:
+    """Stand in a graph for code that asked which keyword arguments, or which items of a dict, a call gives.
+
+    Args:
+        value: The arguments of ``**kwargs``, or the dict.
+        given: The names that code found in the example, and what they were, in words.
+        left_out: The names that code did not find; None: it went through all that were given.
+        holder: How the dict is spelled, ``batch``; empty for the arguments of ``**kwargs``.
+        line: ``file:line: source`` of the user's code, or empty.
+
+    Raises:
+        InputError: one is left out that was given, or is given that was left out.
+    """
+    known = [key for key, _ in given]
+    for key, example in given:
+        if key not in value:
+            name, spelled = _name_of_item(key, holder)
+            raise InputError(
+                f"{name} was given when the model was prepared, and is left out now",
+                at=line or None,
+                got=f"no {spelled}",
+                expected=example,
+                hint=f"give {spelled}, or leave it out of the example inputs too, and prepare again",
+            )
+    for key in [key for key in value if key not in known] if left_out is None else left_out:
+        if key in value:
+            name, spelled = _name_of_item(key, holder)
+            raise InputError(
+                f"{name} was left out when the model was prepared, and is given now",
+                at=line or None,
+                got=describe_value(value[key]),
+                expected=f"no {spelled}",
+                hint=f"leave {spelled} out, or give it in the example inputs too, and prepare again",
+            )
+
+
+def items_of(node: Node, example: Mapping[Any, Any], keys: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """Return what ``require_items`` takes, but for the line: which of these keys the example has; None: of all."""
+    given = tuple((key, describe_value(example[key])) for key in example if keys is None or key in keys)
+    left_out = None if keys is None else tuple(key for key in keys if key not in example)
+    return given, left_out, "" if str(node.target).startswith("**") else spelled(node)
+
+
+def _name_of_item(key: Any, holder: str) -> tuple[str, str]:
+    """Return ``the argument 'mask'`` and ``'mask'``, or ``the item batch['mask']`` and ``batch['mask']``."""
+    spelled = f"{holder}[{key!r}]" if holder else repr(key)
+    return f"the {'item' if holder else 'argument'} {spelled}", spelled
+
+
+def require_count(value: Sequence[Any] | Mapping[Any, Any], count: int | bool, name: str, line: str) -> None:
+    """Stand in a graph for code that asked how many arguments or items a call gives.
+
+    Args:
+        value: A list, a tuple or a dict of inputs, or the arguments of ``*args`` or ``**kwargs``.
+        count: How many were in it on the example; True or False: whether there were any.
+        name: Its name, as ``*args``.
+        line: ``file:line: source`` of the user's code, or empty.
+
+    Raises:
+        InputError: there is another number of them.
+    """
+    if (bool(value) if isinstance(count, bool) else len(value)) != count:
+        raise InputError(
+            f"another number of items is given in {name} than when the model was prepared",
+            at=line or None,
+            got=str(len(value)),
+            expected={True: "at least 1", False: "0"}[count] if isinstance(count, bool) else str(count),
+            hint=f"give as many in {name}, or give this number in the example inputs too, and prepare again",
+        )
+
+
+def count_of(node: Node, count: int | bool) -> tuple[int | bool, str]:
+    """Return what ``require_count`` takes, but for the line."""
+    target = str(node.target)
+    return count, target if node.op == "placeholder" and target.startswith("*") else spelled(node)
+
+
+_OTHER = {
+    "sizes": ("inputs of other sizes: on these", "example inputs of this size"),
+    "dtypes": ("inputs of another dtype: on these", "example inputs of this dtype"),
+    "devices": ("inputs on another device: on these", "example inputs on this device"),
+    "values": ("another value of an argument: with this one", "this value in the example inputs"),
+}
+"""What an answer follows from -> what differs, and what to prepare with."""
+
+
+def require_answer(value: Any, answer: Any, line: str, source: str = "sizes") -> None:
     """Stand in a graph for a branch, a loop or a number that the user's code took from the shapes of the example.
 
     Args:
         value: What it depends on.
         answer: What it was on the example: a bool for a branch, else a number.
         line: ``file:line: source`` of the user's code, or empty.
+        source: What that follows from: a key of ``_OTHER``.
 
     Raises:
         InputError: these inputs give another answer, so the code would do something else than what was traced.
@@ -73,13 +167,28 @@ def require_answer(value: Any, answer: Any, line: str) -> None:
     if isinstance(answer, bool):  # a branch, not bool(value): compilers keep that as a symbol, which equals no bool
         got = True if value else False  # noqa: SIM210
     if got != answer:
+        other, example = _OTHER[source]
         raise InputError(
-            "the model was prepared for inputs of other sizes: on these it would compute something else",
+            f"the model was prepared for {other} it would compute something else",
             at=line or None,
             got=repr(got),
             expected=repr(answer),
-            hint="prepare it again with example inputs of this size",
+            hint=f"prepare it again with {example}",
         )
+
+
+def source_of_answer(node: Node) -> str:
+    """Tell what a number or a bool follows from: a key of ``_OTHER``."""
+    if node.op == "placeholder" or (is_given(node) and node.target is operator.getitem):
+        return "values"
+    target = node.args[1] if node.target is getattr else node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if (source := _SOURCES.get(name)) is not None:
+        return source
+    if name in SHAPE_QUESTIONS:
+        return "sizes"
+    found = {source_of_answer(used) for used in node.all_input_nodes}
+    return next((source for source in ("dtypes", "devices", "values") if found == {source}), "sizes")
 
 
 def require_exported(value: Any, answer: Any, condition: str) -> None:
@@ -129,7 +238,7 @@ def require_rank(rank: int, expected: int, unit: str, line: str) -> None:
         )
 
 
-GUARDS = (require_value, require_given, require_answer, require_exported, require_rank)
+GUARDS = (require_value, require_given, require_items, require_count, require_answer, require_exported, require_rank)
 
 _QUESTIONS = (
     "size dim ndimension numel nelement stride element_size storage_offset is_contiguous is_floating_point is_complex "
@@ -137,6 +246,12 @@ _QUESTIONS = (
 )
 SHAPE_QUESTIONS = frozenset(_QUESTIONS.split())
 """Methods, functions and attributes that answer from shape, dtype and device alone."""
+
+_SOURCES = {
+    **dict.fromkeys(("dtype", "is_floating_point", "is_complex", "result_type", "element_size", "itemsize"), "dtypes"),
+    **dict.fromkeys(("device", "is_cuda", "is_cpu", "get_device"), "devices"),
+}
+"""Questions that no size answers."""
 
 _BY_VALUES = "nonzero argwhere masked_select unique unique_consecutive bincount nms batched_nms item tolist"
 SHAPED_BY_VALUES = frozenset(_BY_VALUES.split())
@@ -224,3 +339,12 @@ def user_line(frame: FrameType | None, below: CodeType) -> str:
 def instruction(frame: FrameType | None) -> tuple[int, int]:
     """Identify the instruction that a frame is at: the frame and the offset in its code."""
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+@lru_cache(maxsize=256)
+def unpacked_names(code: CodeType, last: int) -> int:
+    """Count the names of the ``a, b = x`` that asked for an iterator; 0 if another instruction did."""
+    instruction = next((one for one in dis.get_instructions(code) if one.offset == last), None)
+    if instruction is None or instruction.opname != "UNPACK_SEQUENCE":
+        return 0
+    return int(instruction.argval)

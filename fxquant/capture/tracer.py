@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import FrameType, NoneType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +42,7 @@ from fxquant.capture.modes import (
     without_marks,
 )
 from fxquant.capture.patches import PatchedNames, traceable_transformers
-from fxquant.capture.proxies import (
-    KnownTensorProxy,
-    TensorProxy,
-    keeping_result,
-    on_example,
-    proxies_in,
-    remade,
-    with_items,
-)
+from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in, remade, with_items
 from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,
@@ -57,6 +50,7 @@ from fxquant.capture.trace_guards import (
     require_answer,
     require_given,
     require_value,
+    source_of_answer,
     user_line,
     user_stack,
 )
@@ -256,7 +250,14 @@ class QuantTracer(Tracer):
             function, args = called_by_name(root_fn, self.root, self._proxy_placeholder)
         else:
             function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
-        return keeping_result(function, self), args
+
+        @functools.wraps(function)  # torch.fx reads the annotations
+        def traced(*args: Any) -> Any:
+            result = function(*args)
+            self.result = on_example(result)
+            return result
+
+        return traced, args
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
@@ -311,9 +312,7 @@ class QuantTracer(Tracer):
 
     def constant(self, value: Tensor) -> Node:
         """Return a node that gives a copy of ``value``."""
-        node = super().create_arg(value.detach().clone())
-        assert isinstance(node, Node)  # so it is for tensors that belong to no module
-        return node
+        return cast(Node, super().create_arg(value.detach().clone()))  # a node, for a tensor that no module holds
 
     def proxy_of(self, tensor: Tensor) -> TensorProxy:
         """Return the proxy for a tensor that the forward made, once traced values were written into it."""
@@ -370,9 +369,9 @@ class QuantTracer(Tracer):
         finally:
             self._running = False
 
-    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
-        """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
-        self._guard(proxy, value, user_line(frame, QuantTracer.trace.__code__))
+    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None, guard: Any = None) -> None:
+        """Write a guard: ``proxy`` must give ``value`` on other inputs as well. One of inputs takes a tuple."""
+        self._guard(proxy, value, user_line(frame, QuantTracer.trace.__code__), guard)
 
     def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
         """Return the same for a number that C code asked for, perhaps only to see whether it is one."""
@@ -387,11 +386,12 @@ class QuantTracer(Tracer):
         for proxy, _, line in asked:
             self._guard(proxy, proxy.example, line)
 
-    def _guard(self, proxy: TensorProxy, value: Any, line: str) -> None:
-        key = (proxy.node, repr(value))
+    def _guard(self, proxy: TensorProxy, value: Any, line: str, guard: Any = None) -> None:
+        key = (proxy.node, guard, repr(value))
         if key not in self._answered:
             self._answered.add(key)
-            self.create_proxy("call_function", require_answer, (proxy, value, line), {})
+            known = (*value, line) if guard else (value, line, source_of_answer(proxy.node))
+            self.create_proxy("call_function", guard or require_answer, (proxy, *known), {})
 
     def forget_nodes_after(self, last: Node) -> None:
         """Erase what a trace wrote before it failed, with the guards for it."""

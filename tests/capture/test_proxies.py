@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+import fxquant as fxq
 from fxquant.capture.trace_guards import require_answer
 from fxquant.capture.tracing import trace
 from fxquant.errors import InputError, TracingError
@@ -101,7 +102,8 @@ def test_code_that_asks_about_shapes(name):
     for x in (X, *same):
         assert torch.equal(gm(x), model(x))
     for x in other:
-        with pytest.raises(InputError, match="the model was prepared for inputs of other sizes"):
+        other_in = "another dtype" if name == "dtype" else "other sizes"
+        with pytest.raises(InputError, match=f"the model was prepared for inputs of {other_in}: on these"):
             gm(x)
 
 
@@ -206,3 +208,154 @@ def test_items_of_inputs_are_fixed_where_code_branches_on_them():
     for other in ({"mask": X}, {"bias": X}):
         with pytest.raises(InputError):
             gm(batch | other)
+
+
+def _of_get(x, kw):
+    mask = kw.get("mask")
+    return x if mask is None else x * mask
+
+
+def _of_in(x, kw):
+    return x * kw["mask"] if "mask" in kw else x
+
+
+def _of_items(x, kw):
+    for name, value in kw.items():
+        x = x * value if name == "mask" else x
+    return x
+
+
+def _of_truth(x, kw):
+    return x * kw["mask"] if kw else x
+
+
+def _of_pairs(x, kw):
+    return x * 2 if len(kw) == 2 else x
+
+
+def _of_list(x, kw):
+    return x + sum(kw["xs"])
+
+
+class Asking(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x, **kw):
+        return self.linear(self.function(x, kw))
+
+
+class HandingOn(Asking):
+    def forward(self, *args, **kwargs):
+        return self.linear(self.function(*args, **kwargs))
+
+
+def _masked(x, mask=1.0):
+    return x * mask
+
+
+H = torch.linspace(-1, 1, 8).reshape(2, 4)
+LEFT_OUT = "the argument 'mask' was given when the model was prepared, and is left out now"
+GIVEN_NOW = "the argument 'mask' was left out when the model was prepared, and is given now"
+
+
+ASKING = {"get": Asking(_of_get), "in": Asking(_of_in), "items": Asking(_of_items), "handed on": HandingOn(_masked)}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_other_keyword_arguments_than_those_of_the_example_are_named(name):
+    model, mask = ASKING[name].eval(), H.sigmoid()
+    for example, call, said, got, expected, hint in (
+        ({"mask": mask}, {}, LEFT_OUT, "no 'mask'", "float32[2, 4]", "give 'mask', or leave it out of"),
+        ({}, {"mask": mask}, GIVEN_NOW, "float32[2, 4]", "no 'mask'", "leave 'mask' out, or give it in"),
+    ):
+        gm = trace(model, example_args=(H,), example_kwargs=example)
+        assert torch.equal(gm(H, **example), model(H, **example))
+        with pytest.raises(InputError) as caught:
+            gm(H, **call)
+        what, at, *rest = str(caught.value).splitlines()
+        assert (what, at.startswith(f"  at:       {__file__}:")) == (said, True)
+        assert rest == [
+            f"  got:      {got}",
+            f"  expected: {expected}",
+            f"  hint:     {hint} the example inputs too, and prepare again",
+        ]
+
+
+def test_keyword_arguments_that_nothing_asks_for_may_differ():
+    gm = trace(Asking(_of_get).eval(), example_args=(H,), example_kwargs={"mask": H})
+    assert torch.equal(gm(H, mask=H, scale=2.0), gm(H, mask=H))
+
+
+def test_a_batch_that_lacks_a_keyword_argument_names_it():
+    prepared = fxq.prepare(HandingOn(_masked).eval(), H, example_kwargs={"mask": H})
+    with pytest.raises(InputError, match=f"calibration batch 0: {LEFT_OUT}"):
+        fxq.calibrate(prepared, [H], progress=False)
+
+
+def test_a_file_names_them_too(tmp_path):
+    prepared = fxq.prepare(Asking(_of_items).eval(), H, example_kwargs={"mask": H})
+    int8 = fxq.convert(fxq.calibrate(prepared, [{"x": H, "mask": H}], progress=False))
+    fxq.save(int8, tmp_path / "model.fxq")
+    loaded = fxq.load(tmp_path / "model.fxq")
+    assert torch.equal(loaded(H, mask=H), int8(H, mask=H))
+    with pytest.raises(InputError, match=LEFT_OUT):
+        loaded(H)
+    with pytest.raises(InputError, match="the argument 'scale' was left out when the model was prepared, and is given"):
+        loaded(H, mask=H, scale=2.0)
+
+
+def test_the_number_of_arguments_and_of_items_is_no_size():
+    for function, example, call, name, got, expected in (
+        (_of_truth, {"mask": H}, {}, "**kw", "0", "at least 1"),
+        (_of_truth, {}, {"mask": H}, "**kw", "1", "0"),
+        (_of_pairs, {"a": H, "b": H}, {"a": H}, "**kw", "1", "2"),
+        (_of_list, {"xs": [H, H]}, {"xs": [H] * 3}, "kw['xs']", "3", "2"),
+    ):
+        gm = trace(Asking(function).eval(), example_args=(H,), example_kwargs=example)
+        with pytest.raises(InputError) as caught:
+            gm(H, **call)
+        what, _, *rest = str(caught.value).splitlines()
+        assert what == f"another number of items is given in {name} than when the model was prepared"
+        assert rest[:2] == [f"  got:      {got}", f"  expected: {expected}"]
+
+
+def test_items_of_a_dict_are_spelled():
+    class Net(nn.Module):
+        def forward(self, x, batch):
+            return x * batch["mask"] if "mask" in batch else x
+
+    gm = trace(Net(), example_args=(H, {"mask": H}))
+    with pytest.raises(InputError, match=r"the item batch\['mask'\] was given when .*, and is left out now"):
+        gm(H, {})
+    with pytest.raises(InputError, match=r"the item batch\['mask'\] was left out when .*, and is given now"):
+        trace(Net(), example_args=(H, {}))(H, {"mask": H})
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "other"),
+    [
+        (lambda net, x, n: x * 2 if n > 2 else x, {"n": 1}, "another value of an argument: with this one"),
+        (
+            lambda net, x, n: x * n if x.dtype == torch.float32 else x,
+            {"x": H.double()},
+            "inputs of another dtype: on these",
+        ),
+        (lambda net, x, n: x * n if x.is_floating_point() else x, {"x": H.long()}, "inputs of another dtype: on these"),
+        (
+            lambda net, x, n: x * n if x.device.type == "cpu" else x,
+            {"x": H.to("meta")},
+            "inputs on another device: on these",
+        ),
+        (lambda net, x, n: x * n if x.shape[0] > n - 3 else x, {"x": H[:0]}, "inputs of other sizes: on these"),
+    ],
+)
+def test_what_an_answer_follows_from_is_named(function, call, other):
+    class Net(nn.Module):
+        def forward(self, x, n):
+            return function(self, x, n)
+
+    gm = trace(Net(), example_args=(H, 3))
+    with pytest.raises(InputError, match=f"the model was prepared for {other} it would compute something else"):
+        gm(**{"x": H, "n": 3, **call})
