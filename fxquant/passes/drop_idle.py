@@ -27,6 +27,7 @@ from fxquant.graph.query import (
     canonical_type,
     flat_arguments,
     has_hooks,
+    is_shape_query,
     module_of,
     value_of,
 )
@@ -58,7 +59,8 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(identity(conv(x)))`` becomes ``bn(conv(x))``: identities, dropouts in evaluation mode, clones, conversions.
 
     A copy stays where something is changed in place later, and where it is returned; what sees to a memory order stays,
-    but after activations. What training needs is noted in the plan, and stands there again in a model that trains.
+    but after activations. So does what asks for a size, a dtype or a device, and reads no value. What training needs is
+    noted in the plan, and stands there again in a model that trains.
     """
     idle, order = _idle_calls(gm, own_targets(ctx))
     recorded = [node for node in idle if not _is_always_idle(node)]
@@ -69,6 +71,10 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
         take_out(node)
     for node in reversed(order):
         _let_sink(node)
+    memory = _Memory(gm.graph)
+    for node in list(gm.graph.nodes):
+        if not memory.is_changed_after(node, node):
+            _let_sizes_sink(node)
     ctx.plan = replace(ctx.plan, idle=calls)
     return gm
 
@@ -170,6 +176,20 @@ def _let_sink(node: Node) -> None:
     same = [(user.target, user.args[1:], user.kwargs) == (node.target, (), node.kwargs) for user in node.users]
     if same == [True] and len(node.args) == 1:
         take_out(node)
+
+
+def _let_sizes_sink(node: Node) -> None:
+    """``y = conv(x); n = y.shape[0]; bn(y)`` becomes ``y = bn(conv(x)); n = y.shape[0]``: the norm is fused."""
+    facts = [user for user in node.users if is_shape_query(user) or _asks_for_kind(user)]
+    others = [user for user in node.users if user not in facts]
+    if facts and len(others) == 1 and _is_by_element(others[0]) and INPLACE not in others[0].meta:
+        node.append(others[0])  # what asks may stand before it
+        for fact in facts:
+            fact.replace_input_with(node, others[0])
+
+
+def _asks_for_kind(node: Node) -> bool:
+    return node.target == "is_contiguous" or (node.target is getattr and node.args[1] in ("dtype", "is_cuda"))
 
 
 def _is_by_element(reader: Node) -> bool:

@@ -269,3 +269,59 @@ def test_all_readers_of_a_dropout_see_one_mask():
     assert torch.equal(zeros, expected[2] == 0)
     assert 0 < int(zeros.sum()) < zeros.numel()
     assert float((one - expected[0]).detach().abs().max()) < 0.1 * float(expected[0].detach().abs().max())
+
+
+FACTS: dict[str, Callable[[Tensor], Any]] = {
+    "shape": lambda y: y.shape[2] * y.shape[3],
+    "size": lambda y: y.size(-1) + y.size()[1],
+    "numel": lambda y: y.numel() + y.dim(),
+    "stride": lambda y: y.stride()[0] if y.is_contiguous() else 0,
+    "dtype": lambda y: torch.arange(4, dtype=y.dtype, device=y.device),
+    "branch": lambda y: 1.0 if y.shape[-1] == 4 else 2.0,
+}
+
+
+class Asks(nn.Module):
+    """Asks for sizes between a convolution, its batch norm, and the activation."""
+
+    def __init__(self, fact: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last, self.fact = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), fact
+
+    def forward(self, x):
+        y = self.conv(x)
+        first = self.fact(y)
+        y = self.norm(y)
+        second = self.fact(y)
+        return self.last(F.relu(y)) + first + second
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_what_asks_for_sizes_stands_in_the_way_of_no_fusion(fact):
+    torch.manual_seed(0)
+    model = Asks(FACTS[fact]).eval()
+    prepared = fxq.prepare(model, X)
+    assert next(unit.pattern for unit in prepared.plan.units) == "conv_bn_act"
+    fxq.calibrate(prepared, [X], progress=False)
+    int8, trained = fxq.convert(prepared), fxq.prepare_qat(model.train(), X)
+    with torch.no_grad():
+        expected = model.eval()(X)
+        assert torch.equal(prepared(X), expected)
+        for _ in range(3):
+            for x in (X, X[:1]):
+                error = int8(x) - model(x)
+                assert float(10 * torch.log10(model(x).square().mean() / error.square().mean())) > 25
+    assert sum(type(each).__name__.startswith("FakeQuantizedConv") for each in trained.modules()) == 2
+
+
+def test_sizes_are_asked_for_before_a_change_in_place():
+    def fact(y):
+        n = y.shape[0]
+        y.mul_(n)
+        return y.shape[1]
+
+    torch.manual_seed(0)
+    model = Asks(fact).eval()
+    prepared = fxq.prepare(model, X)
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
