@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +106,40 @@ def test_what_is_quantized_already(function, form):
         f"{row.what}\n  got:      {row.got}\n  expected: a float model\n  hint:     {row.hint}"
     )
     assert TAKE_FLOAT_MODELS[function](net()) is not None
+
+
+@pytest.mark.parametrize("function", TAKE_FLOAT_MODELS)
+def test_a_submodule_that_is_prepared_for_training(function):
+    wrapper = nn.Sequential(OrderedDict(body=nn.Sequential(training()), head=nn.Linear(5, 5))).eval()
+    assert refusal(lambda: TAKE_FLOAT_MODELS[function](wrapper)) == (
+        "the submodule 'body.0' is prepared for training already\n"
+        "  got:      Sequential, which prepare_qat gave\n"
+        "  expected: float submodules, or those that convert gave\n"
+        "  hint:     train it, and put convert(submodule) in its place, or the float model that it was made from"
+    )
+    trained = training()
+    trained(X)
+    wrapper.body[0] = fxq.convert(trained)
+    assert TAKE_FLOAT_MODELS[function](wrapper) is not None
+
+
+@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference", "training"])
+def test_torch_fx_traces_no_quantized_model(form):
+    model = training() if form == "training" else fxq.convert(calibrated(), to=form)
+    for traced in (model, nn.Sequential(model)):
+        assert refusal(lambda traced=traced: torch.fx.symbolic_trace(traced), TracingError) == (
+            "torch.fx.symbolic_trace takes no quantized model\n"
+            "  got:      Sequential, as prepare_qat or convert gave it\n"
+            "  expected: torch.export or torch.compile, which take it\n"
+            "  hint:     torch.export.export(model, args) captures it; torch.save(model, path) keeps it"
+        )
+
+
+@pytest.mark.filterwarnings("error:To copy construct")
+def test_a_reference_model_inside_of_another_is_prepared_without_a_warning_of_torch():
+    reference = fxq.convert(calibrated(), to="reference")
+    wrapper = nn.Sequential(reference, nn.ReLU()).eval()
+    assert torch.equal(fxq.prepare(wrapper, X).graph_module(X), wrapper(X))
 
 
 def test_what_is_quantized_already_is_used_as_the_hint_says():

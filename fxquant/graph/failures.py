@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, Proxy
+from torch.fx.proxy import Attribute
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, TracingError, warn
@@ -120,11 +121,11 @@ def wrong_bound_input(gm: GraphModule, bound: Mapping[str, Any], quantized: Coll
 
 
 def not_scriptable(gm: GraphModule, function: str) -> TracingError:
-    """Return the error to raise where ``torch.jit`` is to make TorchScript of a quantized model.
+    """Return the error to raise where torch is to make TorchScript or another graph of a quantized model.
 
     Args:
         gm: The model.
-        function: ``"torch.jit.trace"`` or ``"torch.jit.script"``.
+        function: ``"torch.jit.trace"``, ``"torch.jit.script"`` or ``"torch.fx.symbolic_trace"``.
     """
     return TracingError(
         f"{function} takes no quantized model",
@@ -132,6 +133,17 @@ def not_scriptable(gm: GraphModule, function: str) -> TracingError:
         expected="torch.export or torch.compile, which take it",
         hint="torch.export.export(model, args) captures it; torch.save(model, path) keeps it",
     )
+
+
+def in_a_trace(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception | None:
+    """Return the error to raise where a call failed on values of a trace, not on tensors; None in every other call.
+
+    A trace of this package explains its errors itself: there it is the error that was raised.
+    """
+    proxies = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Proxy)]
+    if any(type(proxy) in (Proxy, Attribute) for proxy in proxies):
+        return not_scriptable(gm, "torch.fx.symbolic_trace")
+    return error if proxies else None
 
 
 def refuse_tracing(gm: GraphModule, *, observes: bool) -> None:

@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 
 from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failed_call import explained
-from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
+from fxquant.graph.failures import in_a_trace, not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.generated_source import drop_source_with_code
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error, with_dtypes_of_qparams
@@ -218,6 +218,8 @@ def _with_input_errors(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def _explained(gm: NamedGraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
     """Return the error that says which input of a call is wrong, or which node fails on it; else the error itself."""
+    if (in_trace := in_a_trace(gm, args, kwargs, error)) is not None:
+        return in_trace
     wrong = None if isinstance(error, FxQuantError) else wrong_input(gm, args, kwargs, _taken(gm))
     return explained(gm, args, kwargs, error) if wrong is None else wrong
 

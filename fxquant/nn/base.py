@@ -60,6 +60,9 @@ class QuantizedModule(PackingModule):
     float_result: FloatResult | None
     """Form of the result of a module that gives float values, made without qparams ``y``; the same pass sets it."""
 
+    _uncalibrated: str = ""
+    """The role without a scale, where the state could not be packed for that: a graph is captured without values."""
+
     def __init__(self) -> None:
         super().__init__()
         self.unit = ""
@@ -154,9 +157,12 @@ class QuantizedModule(PackingModule):
         """Refuse to be captured in a graph before anything was packed: no graph reads values.
 
         Raises:
+            CalibrationError: an operand has no scale yet, which a call would not change.
             InputError: the message names the unit.
         """
         if self._packed is None and torch.compiler.is_compiling():
+            if self._uncalibrated:
+                raise self._not_calibrated(self._uncalibrated)
             raise InputError(
                 "a graph cannot be captured of this unit, whose state was changed since it was last read",
                 at=self.unit or type(self).__name__,
@@ -172,7 +178,7 @@ class QuantizedModule(PackingModule):
 
     def invalidate(self) -> None:
         """Drop what was packed; the next call makes it again."""
-        self._packed = None
+        self._packed, self._uncalibrated = None, ""
 
     def reference(self, *inputs: Tensor) -> Tensor:
         """Compute the same result by the reference in Python: slow, on any device, the definition of what is right."""
@@ -181,13 +187,17 @@ class QuantizedModule(PackingModule):
     def _check_calibrated(self) -> None:
         for role in self._schemes:
             if getattr(self, f"{role}_scale").isnan().any():
-                raise CalibrationError(
-                    "this unit was converted without calibration, so its qparams are unknown",
-                    at=self.unit or type(self).__name__,
-                    got=f"{role}_scale = nan",
-                    expected="scales from calibration",
-                    hint="calibrate before convert, or load a state dict that was saved after calibration",
-                )
+                self._uncalibrated = role
+                raise self._not_calibrated(role)
+
+    def _not_calibrated(self, role: str) -> CalibrationError:
+        return CalibrationError(
+            "this unit was converted without calibration, so its qparams are unknown",
+            at=self.unit or type(self).__name__,
+            got=f"{role}_scale = nan",
+            expected="scales from calibration",
+            hint="calibrate before convert, or load a state dict that was saved after calibration",
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedModule:
         """Move, but never cast: ``model.half()`` is about float layers; scales stay float32 to the bit."""

@@ -79,6 +79,7 @@ def checked_model(model: Any) -> nn.Module:
             expected="a torch.nn.Module",
             hint=_how_to_module(model),
         )
+    _check_submodules(model)
     check_unscripted(model)
     check_forward(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
@@ -104,6 +105,22 @@ def checked_model(model: Any) -> nn.Module:
             hint="add_module and register_parameter take another name",
         )
     return model
+
+
+def _check_submodules(model: nn.Module) -> None:
+    """Refuse a model with a submodule that ``prepare_qat`` gave, which observes in its own calls.
+
+    Raises:
+        InputError: it names the submodule.
+    """
+    for path, module in model.named_modules():
+        if stage_of(module) == "training":
+            raise InputError(
+                f"the submodule {path!r} is {ALREADY['training']} already",
+                got=named_by_stage(module),
+                expected="float submodules, or those that convert gave",
+                hint="train it, and put convert(submodule) in its place, or the float model that it was made from",
+            )
 
 
 def _how_to_module(value: Any) -> str:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import InputError
+from fxquant.errors import CalibrationError, InputError
 from fxquant.nn.linear import QuantizedDynamicLinear
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -186,8 +186,16 @@ def test_a_copy_is_captured_before_its_first_run(name):
 def test_a_shell_is_captured_once_it_has_its_state():
     quantizer, x = prepared("resnet")
     shell: Any = fxq.convert(fxq.prepare(Residual().eval(), x), allow_uncalibrated=True)
-    with pytest.raises(InputError, match="a graph cannot be captured of this unit"):
-        torch.export.export(shell, (x,))
+    for call in (lambda: shell(x), lambda: torch.export.export(shell, (x,))):
+        with pytest.raises(CalibrationError) as caught:
+            call()
+        assert str(caught.value).startswith(
+            "this unit was converted without calibration, so its qparams are unknown\n"
+            "  at:       x\n"
+            "  got:      y_scale = nan\n"
+            "  expected: scales from calibration\n"
+            "  hint:     calibrate before convert, or load a state dict that was saved after calibration"
+        )
     shell.load_state_dict(fxq.convert(quantizer).state_dict())
     assert torch.equal(torch.export.export(shell, (x,)).module()(x), fxq.convert(quantizer)(x))
 

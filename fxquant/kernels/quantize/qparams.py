@@ -16,8 +16,10 @@ _INT32 = torch.iinfo(torch.int32)
 def as_tensors(x: Tensor, scale: Tensor | float, zero_point: Tensor | int) -> tuple[Tensor, Tensor]:
     """Turn qparams that are numbers into tensors [], on the device of ``x``."""
     return (
-        scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=x.device),
-        zero_point if isinstance(zero_point, Tensor) else torch.tensor(zero_point, dtype=torch.int64, device=x.device),
+        scale if isinstance(scale, Tensor) else torch.as_tensor(scale, dtype=torch.float32, device=x.device),
+        zero_point
+        if isinstance(zero_point, Tensor)
+        else torch.as_tensor(zero_point, dtype=torch.int64, device=x.device),
     )
 
 
