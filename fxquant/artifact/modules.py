@@ -13,9 +13,9 @@ from fxquant.artifact.torch_layers import ARGUMENTS, WITH_TENSORS, arguments_of,
 from fxquant.artifact.values import decode, encode, fits
 from fxquant.errors import ArtifactError, FxQuantError
 from fxquant.fake_quantize.converted import is_calibrated
-from fxquant.graph.module_state import check_integers, check_qparams
 from fxquant.graph.query import canonical_type, has_hooks
 from fxquant.graph.recurrent import RecurrentShape, is_recurrent, without_matrices
+from fxquant.graph.state_values import check_integers, check_qparams
 from fxquant.nn.fake_quantize import FLOAT_BIAS, DequantizedWeight, FakeQuantizedWeight
 from fxquant.nn.weight_forms import LAYERS
 from fxquant.plan.spec import QParams, QScheme

@@ -11,7 +11,7 @@ from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import refuse_script
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
-from fxquant.graph.module_state import check_integers, check_qparams
+from fxquant.graph.state_values import check_integers, check_qparams
 from fxquant.observers.base import refuse_to_trace
 from fxquant.observers.minmax import PerChannelMinMaxObserver
 from fxquant.observers.qparams import middle

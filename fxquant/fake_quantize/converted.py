@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.module_state import check_qparams
+from fxquant.graph.state_values import check_qparams
 from fxquant.kernels import moving_average_qparams
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.qparams import middle

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
-from fxquant.graph.module_state import check_finite
+from fxquant.graph.state_values import check_finite
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct

@@ -10,8 +10,8 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.module_state import check_qparams
 from fxquant.graph.query import has_hooks
+from fxquant.graph.state_values import check_qparams
 from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize.fake_quantize_folded import fake_quantize_folded
 from fxquant.observers.base import ObserverBase, refuse_to_trace

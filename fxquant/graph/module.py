@@ -23,7 +23,7 @@ from fxquant.graph.failed_call import explained
 from fxquant.graph.failures import in_a_trace, not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.generated_source import drop_source_with_code
 from fxquant.graph.methods import bound_to_traced
-from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error, with_dtypes_of_qparams
+from fxquant.graph.module_state import check_names, unchanged_on_error
 from fxquant.graph.packing import holds_integers, pack_modules
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -41,6 +41,7 @@ from fxquant.graph.query import (
     NamedClass,
 )
 from fxquant.graph.state_format import check_metadata, state_metadata
+from fxquant.graph.state_values import check_entries, naming_other_shapes, with_dtypes_of_qparams
 from fxquant.graph.switches import own_switch
 
 _SAVED_META = (
@@ -146,15 +147,14 @@ class NamedGraphModule(GraphModule):
         """Load a state dict as ``torch.nn.Module.load_state_dict`` does, but all of it or nothing.
 
         Raises:
-            StateError: names or schemes differ; the message has the first unit that does.
-            InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
-            RuntimeError: torch's own, where shapes differ.
+            StateError: names or schemes differ; the message has the first unit that does. Or an entry is no tensor, has
+                another shape, numbers of another kind or values that no such model has; the message names the key.
         """
         check_names(self, state_dict, strict=strict, joins=get_metadata(self, "joins") or {})
-        check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
-        if assign:  # copying would cast
+        if assign:  # copying would cast, once the values are known to fit
+            check_entries(self, state_dict)
             state_dict = with_dtypes_of_qparams(self, state_dict)
-        with unchanged_on_error(self):
+        with unchanged_on_error(self), naming_other_shapes(self, state_dict):
             found = super().load_state_dict(state_dict, strict, assign)
         pack_modules(self)
         return found
@@ -166,6 +166,7 @@ class NamedGraphModule(GraphModule):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
         check_metadata(self, local_metadata)
+        check_entries(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> NamedGraphModule:

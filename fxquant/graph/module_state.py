@@ -12,121 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import FxQuantError, InputError, StateError, listing
+from fxquant.errors import FxQuantError, StateError, listing
 from fxquant.graph.inputs import describe_value
-from fxquant.graph.query import is_strided
-from fxquant.plan.spec import QScheme
-
-_FLOAT32 = torch.finfo(torch.float32)
-
-WHERE = "the file may be damaged, or of a model that was quantized otherwise: convert as it was, then load"
-
-
-def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme: QScheme) -> None:
-    """Refuse scales and zero points that no tensor of that scheme has; ``scale`` and ``zero_point`` are their keys.
-
-    Raises:
-        InputError: the message names the key.
-    """
-    steps = scheme.quant_max - scheme.quant_min
-    largest = _FLOAT32.max / steps
-    if (values := _numbers(state, scale)) is not None:
-        bad = ~((values >= _FLOAT32.smallest_normal) & (values <= largest))
-        expected = f"a scale from {_FLOAT32.smallest_normal:.3g} to {largest:.3g}"
-        hint = "the state was saved before calibration" if bool(values.isnan().any()) else WHERE
-        _refuse("a scale is unusable", scale, values, bad, expected, hint)
-    if (values := _numbers(state, zero_point)) is not None:
-        if scheme.float_qparams:
-            _refuse("a zero point is not finite", zero_point, values, ~values.isfinite(), "numbers of steps", WHERE)
-            return
-        bad = ~((values >= scheme.quant_min) & (values <= scheme.quant_max) & (values == values.round()))
-        expected = f"whole numbers from {scheme.quant_min} to {scheme.quant_max}, for {scheme}"
-        _refuse("a zero point is no quantized value", zero_point, values, bad, expected, WHERE)
-
-
-def with_dtypes_of_qparams(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Cast what quantized modules hold to the dtypes that they have it in: kernels take no others."""
-    cast: Any = copy.copy(state)
-    for path, module in model.named_modules(remove_duplicate=False):
-        for name, buffer in module._buffers.items():
-            key = f"{path}.{name}" if path else name
-            value = state.get(key)
-            if not isinstance(value, Tensor) or buffer is None or value.dtype == buffer.dtype:
-                continue
-            is_quantized = hasattr(module, "_schemes") or name.endswith(("scale", "zero_point"))
-            if is_quantized and value.is_floating_point() == buffer.is_floating_point():
-                cast[key] = value.to(buffer.dtype)
-    return cast
-
-
-def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, scheme: QScheme | None = None) -> None:
-    """Refuse quantized values of another dtype, or outside of the integers of a scheme.
-
-    Raises:
-        InputError: the message names the key.
-    """
-    value = state.get(key)
-    if not isinstance(value, Tensor) or value.is_meta:
-        return
-    if value.dtype != dtype:
-        raise InputError(
-            "a state holds no integers where a weight is stored", at=key, got=value.dtype, expected=dtype, hint=WHERE
-        )
-    _check_strided(key, value)
-    if scheme is not None:
-        bad = (value < scheme.quant_min) | (value > scheme.quant_max)
-        expected = f"{scheme.quant_min} to {scheme.quant_max}, for {scheme}"
-        _refuse("a quantized weight lies outside of its range", key, value, bad, expected, WHERE)
-
-
-def check_finite(state: Mapping[str, Any], *keys: str) -> None:
-    """Refuse NaN, infinite and complex values.
-
-    Raises:
-        InputError: the message names the key.
-    """
-    for key in keys:
-        if (values := _numbers(state, key)) is not None:
-            _refuse(
-                "a state holds values that are not finite", key, values, ~values.isfinite(), "finite numbers", WHERE
-            )
-
-
-def check_range(state: Mapping[str, Any], *keys: str) -> None:
-    """Refuse ends of ranges that are NaN or complex; an infinite one has seen nothing yet.
-
-    Raises:
-        InputError: the message names the key.
-    """
-    for key in keys:
-        if (values := _numbers(state, key)) is not None:
-            _refuse("a state holds a range that is NaN", key, values, values.isnan(), "numbers", WHERE)
-
-
-def _numbers(state: Mapping[str, Any], key: str) -> Tensor | None:
-    """float64; None where the state has no such tensor: whether it may lack one is not asked here."""
-    value = state.get(key)
-    if not isinstance(value, Tensor) or value.is_meta:
-        return None
-    if value.is_complex():
-        raise InputError("a state holds complex values", at=key, got=value.dtype, expected="float values", hint=WHERE)
-    _check_strided(key, value)
-    return value.detach().double()
-
-
-def _check_strided(key: str, value: Tensor) -> None:
-    if not is_strided(value):
-        got = describe_value(value)
-        raise InputError("a state holds no dense tensor", at=key, got=got, expected="a dense one", hint=WHERE)
-
-
-def _refuse(what: str, key: str, values: Tensor, bad: Tensor, expected: str, hint: str) -> None:
-    if bool(bad.any()):
-        first = values[bad].flatten()[0].item()
-        count = int(bad.sum())
-        more = f", and {count - 1} more of {values.numel()}" if count > 1 else ""
-        raise InputError(what, at=key, got=f"{first:g}{more}", expected=expected, hint=hint)
-
 
 _PARTS = (".weight_fake_quant", ".activation_post_process")
 """Modules inside a unit, whose state is the unit's."""
@@ -178,10 +65,10 @@ def check_names(
     more = len(different) - 1
     raise StateError(
         "the state dict is that of another model, or of one that was quantized in another way",
-        at=f"{unit!r}{f', and {more} more' if more else ''}",
+        at=f"{repr(unit) if unit else 'the model itself'}{f', and {more} more' if more else ''}",
         got=_described(there.get(unit), here.get(unit)),
         expected=_described(here.get(unit), there.get(unit)),
-        hint=_hint(unit, here, there, given),
+        hint=_hint(unit, here, there, given) or _hint_by_names(unit, here, there),
     )
 
 
@@ -251,6 +138,8 @@ def _described(names: frozenset[str] | None, other: frozenset[str] | None) -> st
     if names is None:
         return "nothing of that name"
     more = sorted(names - (other or frozenset()))
+    if other is None and _form(names) == "float":
+        return ", ".join(more)
     return f"{_form(names)}{', with ' if more else ''}{', '.join(more)}"
 
 
@@ -268,6 +157,14 @@ def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: M
         return f"mapping.set_module_name({unit!r}, None) leaves it in float, as the saved model did"
     if (_form(there.get(unit)), _form(here.get(unit))) == ("int8", "float"):
         return f"quantize {unit!r}, as the saved model did: a rule of the configuration leaves it in float"
+    return ""
+
+
+def _hint_by_names(unit: str, here: Mapping[str, frozenset[str]], there: Mapping[str, frozenset[str]]) -> str:
+    """Say what to do with a state that has all that the model has, and float entries beside it, or what else to do."""
+    lacks_nothing = all(names <= there.get(path, frozenset()) for path, names in here.items())
+    if lacks_nothing and not here.get(unit) and _form(there.get(unit)) == "float":
+        return "load_state_dict(state, strict=False) leaves out what the model does not have"
     return "prepare with the configuration that the saved model was prepared with"
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, LoweringError, MethodError
-from fxquant.graph.module_state import check_finite, check_integers, check_qparams
 from fxquant.graph.packing import PackingModule
+from fxquant.graph.state_values import check_entries, check_finite, check_integers, check_qparams
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
@@ -217,14 +217,15 @@ class QuantizedModule(PackingModule):
         """Refuse what no module of this kind can run on.
 
         Raises:
-            InputError: the message names the key.
+            StateError: the message names the key.
         """
+        check_entries(self, state, prefix)
         for role, scheme in self._schemes.items():
             check_qparams(state, f"{prefix}{role}_scale", f"{prefix}{role}_zero_point", scheme)
         for name, buffer in self._buffers.items():
             if buffer is not None and not name.endswith(("_scale", "_zero_point")):
                 if buffer.is_floating_point():
-                    check_finite(state, prefix + name)
+                    check_finite(state, prefix + name, dtype=buffer.dtype)
                 else:
                     check_integers(state, prefix + name, buffer.dtype, self._stored_in(name))
 

@@ -15,7 +15,7 @@ from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.converted import is_calibrated
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import from_integers
-from fxquant.graph.module_state import check_finite, check_integers, check_qparams
+from fxquant.graph.state_values import check_entries, check_integers, check_qparams
 from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
 from fxquant.nn.recomputed import recomputed
@@ -84,7 +84,7 @@ class FakeQuantizedWeight(QuantizedWeightLayer):
         return self.torch_class.forward(WithWeight(self, rounded, bias), input, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        check_finite(state_dict, prefix + "weight", prefix + "bias")
+        check_entries(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def unrounded(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -129,7 +129,7 @@ class DequantizedWeight(QuantizedWeightLayer):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         check_integers(state_dict, prefix + "weight", self.weight.dtype, self.weight_scheme)
         check_qparams(state_dict, prefix + "weight_scale", prefix + "weight_zero_point", self.weight_scheme)
-        check_finite(state_dict, prefix + "bias")
+        check_entries(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.weight_is_known = is_calibrated(self.weight_scale)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.module_state import check_finite
 from fxquant.graph.recurrent import RecurrentShape, split_rows, split_weight, stacked, stacked_bias
+from fxquant.graph.state_values import check_entries
 from fxquant.kernels.recurrent.gates import MODES, advance
 from fxquant.kernels.recurrent.sequence import State, run_steps
 from fxquant.nn.recurrent import is_backward, run_recurrent
@@ -128,7 +128,7 @@ class FakeQuantizedMatrices(nn.Module):
         return self.torch_class.forward(self, input, hx)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        check_finite(state_dict, *(prefix + name for name in self._parameters))
+        check_entries(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

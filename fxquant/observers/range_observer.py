@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, SpecError
-from fxquant.graph.module_state import check_range
+from fxquant.graph.state_values import check_range
 from fxquant.observers.base import ObserverBase, put_pooled, refuse_to_trace, take_pooled
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range

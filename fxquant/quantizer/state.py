@@ -17,6 +17,7 @@ from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.module_state import check_is_state, check_names, unchanged_on_error
 from fxquant.graph.state_format import check_metadata, state_metadata
+from fxquant.graph.state_values import check_entries, naming_other_shapes
 from fxquant.patterns.registry import by_name, from_names
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed, QParams, TensorRef
@@ -89,8 +90,7 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     """Load all of a state, or nothing.
 
     Raises:
-        StateError: it is no state dict.
-        RuntimeError: keys, schemes or shapes differ.
+        StateError: it is no state dict, or keys, schemes, shapes or kinds of numbers differ.
     """
     check_is_state(state_dict)
     beside = measured(prepared)
@@ -105,7 +105,8 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     rest = {name: value for name, value in state_dict.items() if name not in own}
     check_names(beside, rest, strict=strict)
     check_metadata(beside, getattr(state_dict, "_metadata", {}).get("", {}))
-    with unchanged_on_error(beside):
+    check_entries(beside, rest)
+    with unchanged_on_error(beside), naming_other_shapes(beside, rest):
         beside.load_state_dict(rest, strict=strict)
         prepared.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
     loaded: Any = beside.get_submodule(learned)
