@@ -227,7 +227,7 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
 def _quantize(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="what to write: FILE.fxq")
-    parser.add_argument("--to", choices=FILES, help="the kind of file (what its name ends in, or fxq)")
+    parser.add_argument("--to", choices=FILES, help="the kind of file (what its name ends in)")
     parser.add_argument("--backend", help="what a .fxq or .pt2 file is planned for (cpu)")
     _file_arguments(parser)
     _fewer_bits_arguments(parser)

@@ -92,18 +92,29 @@ NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE", "FXQUANT_TORCH_TESTS")
 """Variables of the build, and of ``benchmarks/torch_suite.py``."""
 
 
+VARIABLES = (
+    *(f"FXQUANT_{name.upper()}" for name in Settings.__dataclass_fields__ if name != "cache_dir"),
+    "FXQUANT_CACHE",
+    *NOT_READ_HERE,
+)
+"""Names of all variables that something reads."""
+
+
 def warn_of_unknown(environ: Mapping[str, str] = os.environ) -> None:
     """Warn of variables that look like ours and are not: most are misspelt."""
-    read = (f"FXQUANT_{name.upper()}" for name in Settings.__dataclass_fields__ if name != "cache_dir")
-    known = [*read, "FXQUANT_CACHE", *NOT_READ_HERE]
     for name in sorted(environ):
-        if name.startswith("FXQUANT_") and name not in known:
+        if is_unknown(name):
             warn(
                 "an environment variable that fxquant does not read",
                 got=name,
-                expected=", ".join(known),
-                hint=did_you_mean(name, known),
+                expected=", ".join(VARIABLES),
+                hint=did_you_mean(name, VARIABLES),
             )
+
+
+def is_unknown(name: str) -> bool:
+    """Tell whether the name of an environment variable looks like one of ours, and is none."""
+    return name.startswith("FXQUANT_") and name not in VARIABLES
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -16,10 +16,13 @@ import torch
 from fxquant.demo.measure import cpu_features, cpu_name
 from fxquant.kernels.building import build_command
 from fxquant.kernels.library import PACKAGE, NativeStatus, native_status
+from fxquant.registry import did_you_mean
 from fxquant.samples.archives import cache_dir
+from fxquant.settings import VARIABLES, is_unknown
 
-State = Literal["ok", "slow", "absent", "broken"]
-"""``slow``: it works without, but slowly. ``absent``: not there, and only wanted for what the advice says."""
+State = Literal["ok", "slow", "absent", "unread", "broken"]
+"""``slow``: it works without, but slowly. ``absent``: not there, and only wanted for what the advice says.
+``unread``: a setting that nothing reads."""
 
 EXTRAS = {
     "plots": ("matplotlib",),
@@ -60,11 +63,14 @@ def examine() -> Iterator[Finding]:
     yield compiler(os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), ""))
     yield from (extra(name, modules) for name, modules in EXTRAS.items())
     yield samples()
-    yield from (
-        Finding("environment", "ok", f"{name}={value}")
-        for name, value in sorted(os.environ.items())
-        if name.startswith("FXQUANT_")
-    )
+    yield from (environment(name, value) for name, value in sorted(os.environ.items()) if name.startswith("FXQUANT_"))
+
+
+def environment(name: str, value: str) -> Finding:
+    if is_unknown(name):
+        hint = did_you_mean(name, VARIABLES) or f"those that are read: {', '.join(VARIABLES)}"
+        return Finding("environment", "unread", f"{name}={value}", hint)
+    return Finding("environment", "ok", f"{name}={value}")
 
 
 def cpu(name: str, features: tuple[str, ...]) -> Finding:

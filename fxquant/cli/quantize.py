@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, rank: int) -> int:
     # 1. Everything that can be refused is looked at before anything takes its time.
     torch.manual_seed(0)
-    options.to = options.to or _kind_of(options.output)
     check_place(options.output, options.overwrite, option="--overwrite")
+    options.to = options.to or _kind_of(options.output)
     _check_report(options)
     subject = subject_from(options)
     refuse_converted(subject, "quantize")
@@ -68,7 +68,15 @@ def _run(options: argparse.Namespace, rank: int) -> int:
 
 
 def _kind_of(output: Path) -> str:
-    return output.suffix[1:] if output.suffix[1:] in FILES else "fxq"
+    if (kind := output.suffix[1:].lower()) in FILES:
+        return kind
+    raise InputError(
+        "the name of the file does not say what kind of file is written",
+        at=str(output),
+        got=output.suffix or "a name without an ending",
+        expected=", ".join(f".{kind}" for kind in FILES),
+        hint="--to says the kind of a file of another name",
+    )
 
 
 def _check_report(options: argparse.Namespace) -> None:

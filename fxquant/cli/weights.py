@@ -63,6 +63,8 @@ def _read(path: Path) -> Mapping[str, Any]:
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        if not _is_saved(path):
+            raise _not_saved(path) from error
         raise InputError(
             "these weights cannot be loaded",
             at=str(path),
@@ -71,15 +73,33 @@ def _read(path: Path) -> Mapping[str, Any]:
             hint="torch.save(model.state_dict(), path) writes one",
         ) from error
     except Exception as error:  # torch raises whatever the first wrong byte leads to
+        if path.suffix != ".safetensors" and not _is_saved(path):
+            raise _not_saved(path) from error
         raise InputError(
             "these weights cannot be loaded",
             at=str(path),
-            got=(str(error) or type(error).__name__).splitlines()[0],
+            got=f"{type(error).__name__}: {error}".splitlines()[0],
             expected="a state dict, as torch.save or safetensors writes it",
         ) from error
     if not isinstance(found, Mapping):
         raise InputError("this file holds no weights", at=str(path), got=type(found).__name__, expected="a state dict")
     return found
+
+
+def _is_saved(path: Path) -> bool:
+    """Tell whether a file begins as those of ``torch.save`` do: an archive, or, before torch 1.6, a pickle."""
+    with open(path, "rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02")
+
+
+def _not_saved(path: Path) -> InputError:
+    return InputError(
+        "these weights cannot be loaded",
+        at=str(path),
+        got="no file of torch.save",
+        expected="a state dict, as torch.save or safetensors writes it",
+        hint="torch.save(model.state_dict(), path) writes one; the name of one of safetensors ends in .safetensors",
+    )
 
 
 def _unwrapped(found: Mapping[str, Any]) -> Mapping[str, Any]:

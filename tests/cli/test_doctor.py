@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_the_report_covers_this_machine(
         assert word in text
     assert f"{tmp_path} is empty" in text
     assert f"environment                     FXQUANT_CACHE={tmp_path}" in text
+
+
+def test_settings_that_nothing_reads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.environment("FXQUANT_DEBUG", "0") == Finding("environment", "ok", "FXQUANT_DEBUG=0")
+    near = doctor.environment("FXQUANT_KERNAL", "native")
+    assert near == Finding("environment", "unread", "FXQUANT_KERNAL=native", "did you mean 'FXQUANT_KERNELS'?")
+    assert doctor.environment("FXQUANT_OF_ANOTHER_PROGRAM", "1").advice.startswith(
+        "those that are read: FXQUANT_DEBUG, "
+    )
+    monkeypatch.setenv("FXQUANT_KERNAL", "native")
+    assert doctor.run(argparse.Namespace()) == 0
+    assert "unread  environment                     FXQUANT_KERNAL=native" in capsys.readouterr().out
 
 
 def test_something_broken_changes_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:

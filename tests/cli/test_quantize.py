@@ -61,6 +61,22 @@ def test_the_name_of_the_file_says_its_kind(arguments, tmp_path, capsys):
     assert torch.export.load(program).module()(torch.zeros(3, 3, 8, 8)).shape == (3, 2)
 
 
+@pytest.mark.parametrize(("name", "got"), [("small.xyz", ".xyz"), ("small", "a name without an ending")])
+def test_the_name_of_the_file_says_no_kind(name, got, arguments, tmp_path, capsys):
+    path = tmp_path / name
+    assert main([*arguments, "--output", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        "InputError: the name of the file does not say what kind of file is written\n"
+        f"  at:       {path}\n"
+        f"  got:      {got}\n"
+        "  expected: .onnx, .fxq, .pt2\n"
+        "  hint:     --to says the kind of a file of another name\n"
+    )
+    assert not path.exists()
+    assert main([*arguments, "--output", str(path), "--to", "fxq"]) == 0
+    assert path.exists()
+
+
 def test_a_function_yields_batches_with_labels(spec, tmp_path, capsys):
     data = spec.replace(":small", ":batches")
     command = ["quantize", spec, "--data", data, "--batches", "2", "--output", str(tmp_path / "small.fxq")]
@@ -185,7 +201,7 @@ def test_what_is_refused_before_anything_is_written(options, spec, images, tmp_p
 
 
 def test_a_report_in_the_place_of_the_file(arguments, tmp_path, capsys):
-    path = str(tmp_path / "one")
+    path = str(tmp_path / "one.fxq")
     assert main([*arguments, "--output", path, "--report", path]) == 1
     assert "the report cannot be the file of the model" in capsys.readouterr().err
 

@@ -59,6 +59,21 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     for content in (b"", b"hello\n", b"i", b"\x80\x02", b"(dp0\n.", bytes(range(256)), b"PK\x03\x04broken"):
         wrong = content
         assert "these weights cannot be loaded" in refusal(lambda path, wrong=wrong: path.write_bytes(wrong), path)
+    for text in ("junk\n", "no weights", "", "\x80"):
+        assert refusal(lambda path, text=text: path.write_text(text), path) == (
+            "these weights cannot be loaded\n"
+            f"  at:       {path}\n"
+            "  got:      no file of torch.save\n"
+            "  expected: a state dict, as torch.save or safetensors writes it\n"
+            "  hint:     torch.save(model.state_dict(), path) writes one; "
+            "the name of one of safetensors ends in .safetensors"
+        )
+    for broken in (b"\x80\x02", b"PK\x03\x04broken"):
+        found = refusal(lambda path, broken=broken: path.write_bytes(broken), path)
+        assert "no file of torch.save" not in found
+        assert "Error: " in found
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+    load_weights(net(), path)  # the format of before torch 1.6
     assert "other objects in a file are code" in refusal(lambda path: torch.save(net(), path), path)
     assert "this file holds no weights" in refusal(lambda path: torch.save([1, 2], path), path)
     assert "a dict without tensors" in refusal(lambda path: torch.save({}, path), path)
