@@ -114,7 +114,7 @@ class QuantTracer(Tracer):
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
         # What happens during a trace.
         self.number, self.finished, self.result = next(_NUMBERS), False, None  # the result is that of the example
-        self._answered: set[tuple[Node, Any]] = set()
+        self._answered: set[tuple[Any, ...]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
         self.failed: tuple[BaseException, str, type[nn.Module]] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.calibration.joined_ranges import parts_in_training
@@ -89,9 +89,9 @@ def _layers_with_learned_rounding(gm: GraphModule, plan: QuantPlan) -> nn.Module
 
 
 def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
-    """Return the qparams in use; nothing is observed. Those that training never saw are warned of."""
+    """Return the qparams in use; nothing is observed. What training never saw, or saw as zeros, is warned of."""
     qparams: dict[TensorRef, QParams] = {}
-    missing, unseen = [], []
+    missing, unseen, zeros = [], [], []
     for ref, module in modules.items():
         if module.has_qparams():
             qparams[ref] = module.qparams()
@@ -102,6 +102,8 @@ def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict
                 qparams[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if module.is_on("observer_enabled") and not module.is_on("fake_quant_enabled"):
             unseen.append(ref.name)
+        if ref.kind == "activation" and _saw_zeros_alone(getattr(module, "activation_post_process", None)):
+            zeros.append(ref.name)
     if missing and not allow_uncalibrated:
         raise CalibrationError(
             f"{len(missing)} fake-quantize modules have no qparams: they never saw a value",
@@ -114,4 +116,15 @@ def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict
             got=listing(unseen),
             hint="disable_observer, when fake quantization is turned off",
         )
+    if zeros:
+        warn(
+            "training saw zeros alone, so nothing else can be held",
+            got=listing(zeros),
+            hint="train on data that reaches these values, or keep their module in float: set_module_name(name, None)",
+        )
     return qparams
+
+
+def _saw_zeros_alone(observer: Any) -> bool:
+    ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
+    return all(isinstance(end, Tensor) and end.numel() > 0 and not bool(end.any()) for end in ends)

@@ -558,3 +558,13 @@ def test_inference_mode_around_prepare_qat_changes_nothing(model):
     for each in (qat, made_inside):
         train(each, 1)
         assert fxq.convert(each.eval(), check=batch()).parity.breaches == ()
+
+
+def test_a_model_that_was_trained_on_zeros_alone_warns():
+    training = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 4))
+    training(torch.zeros(2, 4))
+    with pytest.warns(fxq.FxQuantWarning, match="training saw zeros alone") as caught:
+        fxq.convert(training)
+    assert "input" in str(caught[0].message)
+    training(torch.ones(2, 4))
+    fxq.convert(training)
