@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failed_call import explained
 from fxquant.graph.failures import in_a_trace, not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
-from fxquant.graph.generated_source import drop_source_with_code
+from fxquant.graph.generated_source import drop_source_with_code, with_getattr_for_keywords
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.module_state import check_names, unchanged_on_error
 from fxquant.graph.packing import holds_integers, pack_modules
@@ -113,7 +113,8 @@ class NamedGraphModule(GraphModule):
 
     def recompile(self) -> PythonCode:
         """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""
-        code = super().recompile()
+        with with_getattr_for_keywords(self.graph):
+            code = super().recompile()
         kind = type(self)
         drop_source_with_code(kind.forward)
         if (engine := self.__dict__.get(ENGINE)) is not None:

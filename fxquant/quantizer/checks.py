@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.nn.parameter import is_lazy
 
 from fxquant.backends.base import Backend
 from fxquant.capture.copies import check_unscripted, copy_of
 from fxquant.errors import InputError, LoweringError, UnknownNameError, listing, warn
-from fxquant.graph.module import get_metadata
+from fxquant.graph.module import NamedGraphModule, get_metadata
 from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan
@@ -61,7 +61,7 @@ def checked_model(model: Any) -> nn.Module:
 
     Raises:
         InputError: no module; one that this package made, one without values, or one with an attribute
-            whose name cannot stand in code.
+            whose name cannot stand in code, or is one that traced models use themselves.
         TracingError: it is scripted, or a program that cannot be imported.
     """
     if stage := stage_of(model):
@@ -103,6 +103,14 @@ def checked_model(model: Any) -> nn.Module:
             got=repr(unfit[0]),
             expected="names of modules, parameters and buffers without quotes, backslashes and control characters",
             hint="add_module and register_parameter take another name",
+        )
+    own = (*model._modules, *model._parameters, *model._buffers)
+    if taken := [name for name in own if name in _names_of_graph_modules()]:
+        raise InputError(
+            "the model has parts under names that traced models use themselves",
+            got=listing([repr(name) for name in taken]),
+            expected="other names of children, parameters and buffers of the model itself; inside of these any will do",
+            hint="nn.Sequential(model) in place of model, whose child it is then; or another name",
         )
     return model
 
@@ -160,6 +168,12 @@ def _names(model: nn.Module) -> Iterator[str]:
     for module in model.modules():
         yield from (*module._modules, *module._parameters, *module._buffers)
         yield from (name for name, value in vars(module).items() if isinstance(value, Tensor))
+
+
+@functools.cache
+def _names_of_graph_modules() -> frozenset[str]:
+    """Return the attributes that a traced model has beside those of every module, as ``graph`` and ``code``."""
+    return frozenset(dir(NamedGraphModule(nn.Module(), Graph()))) - frozenset(dir(nn.Module()))
 
 
 def _is_fit_for_code(name: str) -> bool:

@@ -15,6 +15,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import warn
+from fxquant.graph.generated_source import with_getattr_for_keywords
 from fxquant.graph.text_table import format_rows
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import has_pending_conj_or_neg
@@ -306,7 +307,8 @@ def function_of(nodes: Iterable[Node], inputs: Sequence[Node], results: Any, fix
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda used: copies[used])
     graph.output(map_arg(results, lambda used: copies[used]))
-    code = graph.python_code("self")
+    with with_getattr_for_keywords(graph):
+        code = graph.python_code("self")
     names = dict(code.globals)
     exec(compile(code.src, "<part of a converted graph>", "exec"), names)
     function: Any = names["forward"]

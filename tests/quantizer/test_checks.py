@@ -20,7 +20,7 @@ def model() -> nn.Module:
 
 
 NAMES = ("observers", "weight_layers", "calibration_statistics", "quant_plan", "quant_coverage", "snapshots", "tuning",
-         "parity", "preparation", "_engine", "a b", "a-b", "größe")  # fmt: skip
+         "parity", "preparation", "_engine", "a b", "a-b", "größe", "in", "None", "async")  # fmt: skip
 
 
 class Named(nn.Module):
@@ -79,6 +79,50 @@ def test_names_that_code_would_be_made_of(name):
     setattr(net[1], name, torch.zeros(1))
     with pytest.raises(InputError, match="a name cannot stand in generated code"):
         fxq.prepare_qat(net, X)
+
+
+class Part(nn.Module):
+    """A child, a parameter or a buffer of a name."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__()
+        self.kind, self.name = kind, name
+        if kind == "child":
+            self.add_module(name, nn.Linear(3, 3))
+        elif kind == "parameter":
+            self.register_parameter(name, nn.Parameter(torch.eye(3)))
+        else:
+            self.register_buffer(name, torch.eye(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part = getattr(self, self.name)
+        return part(x) if self.kind == "child" else nn.functional.linear(x, part)
+
+
+@pytest.mark.parametrize("kind", ["child", "parameter", "buffer"])
+@pytest.mark.parametrize("name", ["graph", "_graph", "meta", "code", "recompile", "print_readable", "shape_env"])
+def test_names_of_traced_models_are_taken_inside_of_a_model_alone(kind: str, name: str) -> None:
+    model = Part(kind, name).eval()
+    for prepare in (fxq.prepare, fxq.prepare_qat):
+        with pytest.raises(InputError) as caught:
+            prepare(model, X)
+        assert str(caught.value) == (
+            "the model has parts under names that traced models use themselves\n"
+            f"  got:      {name!r}\n"
+            "  expected: other names of children, parameters and buffers of the model itself; inside of these any will "
+            "do\n"
+            "  hint:     nn.Sequential(model) in place of model, whose child it is then; or another name"
+        )
+    with pytest.raises(InputError, match="names that traced models use"):
+        fxq.quantize(model, [X], progress=False)
+
+    # What the hint says.
+    int8 = fxq.quantize(nn.Sequential(model), [X], progress=False)
+    for _ in range(3):
+        torch.testing.assert_close(int8(X), model(X), atol=0.02, rtol=0)
+    training = fxq.prepare_qat(nn.Sequential(model), X)
+    training(X)
+    torch.testing.assert_close(fxq.convert(training)(X), model(X), atol=0.02, rtol=0)
 
 
 def test_long_listings_are_cut():
