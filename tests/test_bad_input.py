@@ -513,6 +513,57 @@ def test_a_batch_of_another_layout(batch, what):
     assert all(torch.equal(value, after[name]) for name, value in other.state_dict().items() if name in before)
 
 
+BETA = r"ignore:(The PyTorch API of nested tensors|Sparse CSR tensor support is in beta):UserWarning"
+
+
+def without_strides(layout: str) -> Tensor:
+    """Return a tensor [2, 3] of a layout."""
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    if layout in ("strided", "jagged"):
+        return torch.nested.nested_tensor([x[0], x[1]], layout=getattr(torch, layout))
+    return getattr(x, f"to_{layout}")()
+
+
+def dense_layer() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 3)).eval()
+
+
+@pytest.mark.filterwarnings(BETA)
+@pytest.mark.parametrize("layout", ["strided", "jagged", "sparse", "sparse_csr", "mkldnn"])
+def test_examples_and_batches_without_strides(layout: str) -> None:
+    given, dense = without_strides(layout), torch.linspace(-1, 1, 6).reshape(2, 3)
+    is_nested = layout in ("strided", "jagged")
+    what = "the example inputs hold a nested tensor where the model takes a dense tensor"
+    if not is_nested:
+        what = "the example input 'input' is sparse, or of MKLDNN, where the model takes a dense tensor"
+    hint = "torch.nested.to_padded_tensor(x, 0.0)" if is_nested else "input.to_dense()"
+    for prepare in (
+        lambda: fxq.prepare(dense_layer(), given),
+        lambda: fxq.prepare_qat(dense_layer(), given),
+        lambda: fxq.quantize(dense_layer(), [given], progress=False),
+    ):
+        lines = refusal(prepare).splitlines()
+        assert (lines[0], lines[-1]) == (what, f"  hint:     {hint}")
+
+    quantizer = fxq.calibrate(fxq.prepare(dense_layer(), dense), [dense], progress=False)
+    calls: dict[str, Any] = {
+        "calibration batch 1: ": lambda: fxq.calibrate(quantizer, [dense, given], progress=False),
+        "the batch to check parity on: ": lambda: fxq.convert(quantizer, check=given),
+        "batch 0: ": lambda: fxq.sensitivity(quantizer, [given], progress=False),
+    }
+    kind = "nested" if is_nested else {"sparse": "sparse_coo"}.get(layout, layout)
+    hint = "torch.nested.to_padded_tensor(input, 0.0)" if is_nested else "input.to_dense()"
+    for where, call in calls.items():
+        lines = refusal(call).splitlines()
+        assert lines[0] == f"{where}the input 'input' is {kind} where the model takes a dense tensor"
+        assert lines[-1] == f"  hint:     {hint}"
+
+    # What the hint says.
+    x = torch.nested.to_padded_tensor(given, 0.0) if is_nested else given.to_dense()
+    fxq.quantize(dense_layer(), [x], progress=False)
+
+
 def test_a_sparse_input_stays_one_where_the_model_takes_it():
     class Aggregate(nn.Module):
         def __init__(self) -> None:

@@ -12,7 +12,16 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.graph.inputs import describe_call, describe_value, how_to_tensor, keywords_of, needed_inputs
+from fxquant.graph.inputs import (
+    describe_call,
+    describe_value,
+    how_to_tensor,
+    keywords_of,
+    needed_inputs,
+    not_dense,
+    signature_of,
+)
+from fxquant.graph.query import is_strided
 
 
 def batches(
@@ -114,7 +123,11 @@ def inputs_of(
     if len(items) < len(example_args):
         raise InputError(f"{what} holds too few inputs", got=describe_value(batch), expected=expected)
     args = items[: len(example_args)]
+    names = list(signature_of(model).parameters)
     for position, (value, example) in enumerate(zip(args, example_args, strict=True)):
+        if isinstance(value, Tensor) and isinstance(example, Tensor) and is_strided(example) and not is_strided(value):
+            name = names[position] if position < len(names) else f"inputs[{position}]"
+            raise not_dense(name, value, describe_value(example)).within(what)
         if _kind(value) != _kind(example):
             hint = "batches must look like the example inputs that prepare was given; their size may differ"
             raise InputError(

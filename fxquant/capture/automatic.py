@@ -22,7 +22,7 @@ from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
 from fxquant.capture.tracing import trace
 from fxquant.capture.untraceable import UNTRACEABLE
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError
-from fxquant.graph.inputs import bind_example, signature_of
+from fxquant.graph.inputs import bind_example, check_not_nested, signature_of
 from fxquant.graph.module import NamedGraphModule, get_metadata, set_metadata
 from fxquant.graph.query import reason_of
 from fxquant.graph.shapes import record_values
@@ -58,6 +58,7 @@ def captured(
         TracingError: as ``trace``; or the model is to be exported, and cannot be.
     """
     check_way(how)
+    check_not_nested((example_args, example_kwargs), "the example inputs")
     if example_args is None and how == "export":
         raise InputError("torch.export runs example inputs", got="None", expected="a tuple of the positional inputs")
     kwargs = dict(example_kwargs or {})

@@ -12,7 +12,7 @@ from torch.fx.proxy import Attribute
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, TracingError, warn
-from fxquant.graph.inputs import bind, describe_call, describe_value, how_to_tensor
+from fxquant.graph.inputs import bind, describe_call, describe_value, how_to_tensor, not_dense
 from fxquant.graph.packing import holds_integers
 from fxquant.graph.query import VALUE, TensorInfo, canonical_type, is_strided, module_of, only_device
 
@@ -212,9 +212,7 @@ def _mismatch(
     elif value.is_meta:
         what, hint = "is on the meta device, where tensors hold no values", "give a tensor with values"
     elif known.strided and not is_strided(value):
-        kind_of_value = "nested" if value.is_nested else str(value.layout).removeprefix("torch.").strip("_")
-        hint = f"torch.nested.to_padded_tensor({path}, 0.0)" if value.is_nested else f"{path}.to_dense()"
-        what = f"is {kind_of_value} where the model takes a dense tensor"
+        return not_dense(path, value, _expected(known))
     elif device is not None and value.device.type != device.type:
         what, hint = f"is on {value.device}, the model on {device}", f"{path}.to({str(device)!r})"
     elif known.dtype.is_floating_point and not value.is_floating_point():
@@ -229,6 +227,11 @@ def _mismatch(
     return InputError(
         f"the input {path!r} {what}",
         got=describe_value(value),
-        expected=f"{kind}, as {list(known.shape)} when it was prepared" if known.has_shape else kind,
+        expected=_expected(known),
         hint=hint,
     )
+
+
+def _expected(known: TensorInfo) -> str:
+    kind = str(known.dtype).removeprefix("torch.")
+    return f"{kind}, as {list(known.shape)} when it was prepared" if known.has_shape else kind

@@ -172,6 +172,33 @@ def check_no_data(values: Any, what: str) -> None:
             raise InputError(f"{what} hold no tensor", got=describe_value(value), expected="tensors", hint=hint)
 
 
+def check_not_nested(values: Any, what: str) -> None:
+    """Refuse nested tensors, which no graph can be made for. Lists, tuples and dicts are looked into.
+
+    Raises:
+        InputError: it says how to make a dense tensor.
+    """
+    for value in pytree.tree_leaves(values):
+        if isinstance(value, Tensor) and value.is_nested:
+            raise InputError(
+                f"{what} hold a nested tensor where the model takes a dense tensor",
+                got=describe_value(value),
+                expected="dense tensors",
+                hint="torch.nested.to_padded_tensor(x, 0.0)",
+            )
+
+
+def not_dense(path: str, value: Tensor, expected: str) -> InputError:
+    """Return the error to raise for an input without strides, where the model was prepared with a dense one."""
+    kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.").strip("_")
+    return InputError(
+        f"the input {path!r} is {kind} where the model takes a dense tensor",
+        got=describe_value(value),
+        expected=expected,
+        hint=f"torch.nested.to_padded_tensor({path}, 0.0)" if value.is_nested else f"{path}.to_dense()",
+    )
+
+
 def how_to_tensor(value: Any) -> str | None:
     """Write a hint that turns an array, an image, a loader or a data set into a tensor; None for everything else."""
     if isinstance(value, (DataLoader, Iterator)):

@@ -7,15 +7,38 @@ import math
 from torch.fx import GraphModule
 
 from fxquant.backends.base import SIGNED_WEIGHTS
-from fxquant.errors import PlanError, listing
-from fxquant.graph.query import called_module, module_of, nodes_by_name
+from fxquant.errors import InputError, PlanError, listing
+from fxquant.graph.inputs import is_given, spelled
+from fxquant.graph.query import VALUE, TensorInfo, called_module, module_of, nodes_by_name
 from fxquant.graph.recurrent import weight_of
 from fxquant.measure.coverage import Coverage, coverage
 from fxquant.nn.weight import all_finite, count_not_finite
 from fxquant.passes.base import PassContext, weighted_nodes
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import Observed
+from fxquant.plan.spec import Observed, TensorRef
+
+
+def check_layouts(gm: GraphModule, plan: QuantPlan) -> None:
+    """Refuse sparse and MKLDNN inputs that are to become integers: no observer measures them. Others may be sparse.
+
+    Raises:
+        InputError: the message names the input.
+    """
+    for node in gm.graph.nodes:
+        value = node.meta.get(VALUE)
+        if (
+            isinstance(value, TensorInfo)
+            and not value.strided
+            and is_given(node)
+            and TensorRef(node.name) in plan.policies
+        ):
+            raise InputError(
+                f"the example input {spelled(node)!r} is sparse, or of MKLDNN, where the model takes a dense tensor",
+                got=f"{value} without strides",
+                expected="a dense tensor, which becomes integers",
+                hint=f"{spelled(node)}.to_dense()",
+            )
 
 
 def check_plan(gm: GraphModule, plan: QuantPlan, strict: bool, config: QConfigMapping) -> None:

@@ -17,7 +17,7 @@ from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.integer_requests import check_integer_requests
 from fxquant.quantizer.mutation import WeightChecksums
-from fxquant.quantizer.plan_checks import check_group_sizes, check_plan, check_weights
+from fxquant.quantizer.plan_checks import check_group_sizes, check_layouts, check_plan, check_weights
 from fxquant.quantizer.run_passes import run_prepare_passes
 
 
@@ -69,6 +69,7 @@ def prepare_model(
     if prepared.plan.units or not (prepared.lenient or prepared.branches):
         check_plan(run.graph_module, prepared.plan, strict, prepared.config)
     check_integer_requests(run.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
+    check_layouts(run.graph_module, prepared.plan)
     check_group_sizes(run.graph_module, run.context)
     check_weights(run.graph_module, prepared.plan)
     # convert warns if the weights of the user's model have changed since.

@@ -77,18 +77,21 @@ class LatestPlan:
         """Tell whether ``_key`` would find this plan for these inputs."""
         if len(args) != len(self.inputs) or torch.is_grad_enabled() is not self.grad_enabled:
             return False
-        for x, (dtype, shape, strides) in zip(args, self.inputs, strict=True):
-            if (
-                type(x) is not Tensor
-                or x.dtype is not dtype
-                or x.shape != shape
-                or not x.is_cpu
-                or x.layout is not torch.strided
-                or x.stride() != strides
-                or x.requires_grad
-                or has_pending_conj_or_neg(x)
-            ):
-                return False
+        try:
+            for x, (dtype, shape, strides) in zip(args, self.inputs, strict=True):
+                if (
+                    type(x) is not Tensor
+                    or x.dtype is not dtype
+                    or x.shape != shape
+                    or not x.is_cpu
+                    or x.layout is not torch.strided
+                    or x.stride() != strides
+                    or x.requires_grad
+                    or has_pending_conj_or_neg(x)
+                ):
+                    return False
+        except RuntimeError:  # of a nested tensor, which has no shape; to ask each input for that would take time
+            return False
         return True
 
 
@@ -319,7 +322,7 @@ def _key(args: tuple[Any, ...]) -> Hashable:
     key: list[Hashable] = [torch.is_grad_enabled()]
     for value in args:
         if type(value) is Tensor:
-            if not value.is_cpu or value.layout is not torch.strided:
+            if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
                 return None
             key.append(layout_of(value))
         elif type(value) in _PLAIN_TYPES:

@@ -513,3 +513,16 @@ def resident() -> int:
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_input_is_named_whatever_ran_before(layout: torch.layout) -> None:
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    model = fxq.quantize(torch.nn.Sequential(torch.nn.Linear(3, 3)).eval(), [x], progress=False)
+    nested = torch.nested.nested_tensor([x[0], x[1]], layout=layout)
+    expected = model(x)
+    for _ in range(4):
+        with pytest.raises(InputError, match="the input 'input' is nested where the model takes a dense tensor"):
+            model(nested)
+        assert torch.equal(model(x), expected)
