@@ -1065,3 +1065,105 @@ def test_what_is_no_back_end():
     assert refusal(lambda: fxq.register_backend("mine"), SpecError).startswith(
         "a back end is a Backend\n  got:      'mine'"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_batches_of_another_dtype(dtype):
+    x = torch.ones(3, 4)
+    linear = nn.Linear(4, 4).eval()
+    calibrated = fxq.calibrate(fxq.prepare(linear, x), [x], progress=False)
+    calls: dict[str, Callable[[], object]] = {
+        "Linear": lambda: fxq.calibrate(fxq.prepare(linear, x), [x.to(dtype)], progress=False),
+        "Linear ": lambda: calibrated(x.to(dtype)),
+        "FakeQuantizedLinear": lambda: fxq.convert(calibrated, to="fake_quant")(x.to(dtype)),
+        "FakeQuantizedLinear ": lambda: fxq.prepare_qat(nn.Linear(4, 4), x)(x.to(dtype)),
+    }
+    for kind, call in calls.items():
+        assert f"  expected: float32, as the parameters of this {kind.strip()}\n" in refusal(call)
+    image = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+    assert "  expected: float32, as the parameters of this Conv2d\n" in refusal(
+        lambda: fxq.calibrate(fxq.prepare(image, X), [X.to(dtype)], progress=False)
+    )
+    assert "  expected: Conv2d with 3 input channels\n" in refusal(
+        lambda: fxq.calibrate(fxq.prepare(image, X), [X[:, :2]], progress=False)
+    )
+    assert "  expected: float32, as the other tensors\n" in refusal(lambda: fxq.prepare(linear, x.to(dtype)))
+
+
+def test_inputs_of_float8():
+    x = torch.ones(3, 4)
+    prepared = fxq.calibrate(fxq.prepare(nn.Linear(4, 4).eval(), x), [x], progress=False)
+    model, small = fxq.convert(prepared), x.to(torch.float8_e4m3fn)
+    what = (
+        "the input 'input' holds float values of 8 bits, on which torch has no arithmetic\n"
+        "  got:      float8_e4m3fn[3, 4]\n"
+        "  expected: float32, as [3, 4] when it was prepared\n"
+        "  hint:     input.float()"
+    )
+    assert [refusal(lambda: model(small)) for _ in range(3)] == [what] * 3
+    assert refusal(lambda: fxq.calibrate(prepared, [small], progress=False)) == f"calibration batch 0: {what}"
+    assert torch.equal(model(small.float()), model(x))
+
+
+@pytest.mark.parametrize("given", ["abc", "", True, ["abc"]])
+@pytest.mark.parametrize("function", [fxq.prepare, fxq.prepare_qat])
+def test_example_inputs_that_tracing_fixes(function, given):
+    kind = "bool" if given is True else "str"
+    shown = repr(given[0] if isinstance(given, list) else given)
+    assert refusal(lambda: function(nn.Linear(4, 4).train(function is fxq.prepare_qat), given)) == (
+        "the example inputs do not run through the model: "
+        f"linear(): argument 'input' (position 1) must be Tensor, not {kind}\n"
+        f"  got:      ({shown})\n"
+        "  expected: Linear.forward(input: torch.Tensor) -> torch.Tensor\n"
+        "  hint:     example_inputs (--input of a command) must be inputs that the model itself can run on"
+    )
+
+
+class Duck:
+    def __init__(self, **arguments: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [fxq.FakeQuantize, fxq.LearnableFakeQuantize, fxq.FusedMovingAvgObsFakeQuantize])
+def test_fake_quantize_of_what_is_no_observer(kind):
+    what = (
+        f"  got:      {__name__}.Duck\n"
+        "  expected: an observer class, or what its with_args(...) gives; one of your own has a scheme (a QScheme, or "
+        "None) and calculate_qparams()\n"
+        "  hint:     fxquant.observers has the observers of torch.ao.quantization under the same names"
+    )
+    made = kind.with_args(observer=Duck)
+    assert refusal(made, SpecError) == f"observer= makes something that is no observer of fxquant\n{what}"
+    assert refusal(lambda: fxq.QConfig(activation=Duck, weight=Duck), SpecError) == (
+        f"QConfig activation makes something that is no observer of fxquant\n{what}"
+    )
+    for wrong in (3, None, "MinMaxObserver"):
+        assert refusal(kind.with_args(observer=wrong), SpecError) == (
+            "observer= is no constructor\n"
+            f"  got:      {wrong!r}\n"
+            "  expected: an observer class, or what its with_args(...) gives"
+        )
+    assert refusal(kind.with_args(observer=fxq.PlaceholderObserver), SpecError).startswith(
+        "this observer has no qparams that could be simulated"
+    )
+
+
+@pytest.mark.parametrize("given", [None, 3, nn.Linear])
+def test_training_of_what_is_no_module(given):
+    rest = f"  got:      {type(given).__name__}\n  expected: a torch.nn.Module, as prepare_qat gives it"
+    assert refusal(lambda: fxq.scale_parameters(given)) == f"scale_parameters takes the model that trains\n{rest}"
+    schedule = fxq.TrainingSchedule(disable_observers=0)
+    assert refusal(lambda: schedule.start_epoch(given, 0)) == f"start_epoch takes the model that trains\n{rest}"
+    assert refusal(lambda: fxq.synchronize_observers(given)) == (
+        "synchronize_observers takes a model with observers\n"
+        f"  got:      {type(given).__name__}\n"
+        "  expected: what prepare or prepare_qat gave, or a torch.nn.Module with observers in it"
+    )
+
+
+def test_nothing_to_synchronize():
+    for model in (net(), int8()):
+        with pytest.warns(fxq.FxQuantWarning, match="there is nothing to synchronize: the model has neither observers"):
+            fxq.synchronize_observers(model)
+    for model in (prepared(), calibrated(), training(), fxq.MinMaxObserver()):
+        fxq.synchronize_observers(model)

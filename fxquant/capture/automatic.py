@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.attempts import EXPORT, FX, Capture, check_way
-from fxquant.capture.copies import copy_of
+from fxquant.capture.copies import check_runs, copy_of
 from fxquant.capture.exported.exporting import check_program, export_and_import, export_model
 from fxquant.capture.exported.in_place import put_in_place
 from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
@@ -57,6 +57,25 @@ def captured(
         InputError: as ``trace``.
         TracingError: as ``trace``; or the model is to be exported, and cannot be.
     """
+    try:
+        return _captured(model, how, example_args, example_kwargs, leaf_modules, leaf_types, keep_untraceable, trains)
+    except TracingError as error:
+        given = pytree.tree_leaves((example_args, example_kwargs))
+        if any(isinstance(value, (bool, str)) for value in given):  # no node runs on them, which would say it
+            check_runs(model, example_args or (), dict(example_kwargs or {}), error)
+        raise
+
+
+def _captured(
+    model: nn.Module,
+    how: str,
+    example_args: tuple[Any, ...] | None,
+    example_kwargs: Mapping[str, Any] | None,
+    leaf_modules: LeafModules,
+    leaf_types: Sequence[type[nn.Module]],
+    keep_untraceable: bool,
+    trains: bool,
+) -> GraphModule:
     check_way(how)
     check_not_nested((example_args, example_kwargs), "the example inputs")
     if example_args is None and how == "export":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.utils import parametrize
+from torch.utils import _pytree as pytree
 
 from fxquant.capture.own_forwards import copy_own_forwards
-from fxquant.errors import TracingError
+from fxquant.errors import InputError, TracingError
+from fxquant.graph.failures import first_line
+from fxquant.graph.inputs import describe_call, signature_of
 from fxquant.graph.methods import UNUSED_MODULES, UsersClass, unused_modules
 from fxquant.graph.module import USERS_CLASS
 from fxquant.graph.query import own_forward
@@ -73,6 +77,26 @@ def copy_of(model: nn.Module, *, shares_parameters: bool = False) -> nn.Module:
         ) from error
     copy_own_forwards(model, memo)
     return copied
+
+
+def check_runs(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: TracingError) -> None:
+    """Refuse example inputs on which the model itself fails, which is then the cause of an error in a trace.
+
+    Raises:
+        InputError: it says what the model raises.
+    """
+    given, named = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), (args, dict(kwargs)))
+    copied = copy_of(model, shares_parameters=True)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            copied(*given, **named)
+    except Exception as failure:
+        raise InputError(
+            f"the example inputs do not run through the model: {first_line(failure)}",
+            got=describe_call(args, kwargs),
+            expected=f"{type(model).__name__}.forward{signature_of(model)}",
+            hint="example_inputs (--input of a command) must be inputs that the model itself can run on",
+        ) from error
 
 
 def _uncopiable(model: nn.Module) -> str | None:

@@ -71,12 +71,6 @@ class FakeQuantize(FakeQuantizeBase):
         observer_kwargs |= {name: limit for name, limit in limits.items() if limit is not None}
         made = construct(observer, observer_kwargs | ({"is_dynamic": True} if is_dynamic else {}))
         self.activation_post_process: ObserverBase = made
-        if made.scheme is None:
-            raise SpecError(
-                "this observer has no qparams that could be simulated",
-                got=type(made).__name__,
-                expected="an observer with an integer dtype",
-            )
         self.scheme = made.scheme
         self.quant_min, self.quant_max = self.scheme.quant_min, self.scheme.quant_max
         self.is_dynamic = made.is_dynamic

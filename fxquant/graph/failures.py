@@ -35,7 +35,7 @@ def not_running(
         f"the example inputs do not run through the model: {first_line(error)}",
         at=node,
         got=describe_call(args, kwargs),
-        expected=expectation(module),
+        expected=_wanted_dtype(module, error, (args, kwargs)) or expectation(module),
         hint="example_inputs (--input of a command) must be inputs that the model itself can run on",
     )
 
@@ -53,7 +53,9 @@ def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Ma
         f"this batch does not run through the model: {first_line(error)}",
         at=node,
         got=said.get("got", describe_call(args, kwargs)),
-        expected=said.get("expected", expectation(module_of(node))),
+        expected=said.get("expected")
+        or _wanted_dtype(module_of(node), error, (args, kwargs))
+        or expectation(module_of(node)),
         hint="batches must be inputs that the model itself can run on",
     )
 
@@ -76,6 +78,21 @@ def expectation(module: Any) -> str | None:
     kind = None if module is None else _kind_of(module)
     found = [f"{kind} with {getattr(module, name)} {noun}" for name, noun in _SIZES if hasattr(module, name)]
     return found[0] if kind is not None and found else None
+
+
+def _wanted_dtype(module: nn.Module | None, error: Exception, given: Any) -> str | None:
+    """Return the dtype that the first tensor of a call should have, where torch says that one is wrong."""
+    tensors = [value for value in pytree.tree_leaves(given) if isinstance(value, Tensor)]
+    if not tensors or "type" not in str(error):
+        return None
+    first, *others = tensors
+    own = () if module is None else tuple(module.parameters(recurse=False))
+    dtypes = {value.dtype for value in (*own, *others) if value.is_floating_point()}
+    if len(dtypes) != 1 or first.dtype in dtypes:
+        return None
+    kind = None if module is None else _kind_of(module)
+    beside = f"the parameters of this {kind}" if kind else "the other tensors"
+    return f"{str(*dtypes).removeprefix('torch.')}, as {beside}"
 
 
 def _kind_of(module: nn.Module) -> str | None:
@@ -218,6 +235,8 @@ def _mismatch(
     elif known.dtype.is_floating_point and not value.is_floating_point():
         what = f"holds {'complex numbers' if value.is_complex() else 'integers'} where the model takes float values"
         hint = "" if value.is_complex() else f"{path}.float() / 255 of an image, or whatever the float model was given"
+    elif value.is_floating_point() and value.dtype.itemsize == 1 and known.dtype.itemsize > 1:
+        what, hint = "holds float values of 8 bits, on which torch has no arithmetic", f"{path}.float()"
     elif value.is_floating_point() and not known.dtype.is_floating_point:
         what, hint = "holds float values where the model takes integers", f"{path}.to(torch.{kind})"
         if quantized:

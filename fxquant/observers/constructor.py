@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fxquant.errors import SpecError
+from fxquant.plan.spec import CONSTRUCTOR, checked_observer
 from fxquant.registry import did_you_mean
 
 
@@ -15,13 +16,22 @@ def construct(maker: Any, arguments: Mapping[str, Any]) -> Any:
     """Call a class, what its ``with_args`` gave, or any other maker.
 
     Raises:
-        SpecError: a class, or what ``with_args`` gave, takes no such argument.
+        SpecError: a class, or what ``with_args`` gave, takes no such argument; what it makes is no observer, or one
+            whose values are not rounded.
     """
-    if isinstance(maker, type):
-        return Constructor(maker, arguments)()
-    if isinstance(maker, Constructor):
-        return maker.with_args(**arguments)()
-    return maker(**arguments)
+    if not callable(maker):
+        raise SpecError("observer= is no constructor", got=repr(maker), expected=CONSTRUCTOR)
+    if isinstance(maker, (type, Constructor)):
+        maker = Constructor(maker, arguments) if isinstance(maker, type) else maker.with_args(**arguments)
+        arguments = {}
+    made = checked_observer(maker(**arguments), "observer=")
+    if made.scheme is None:
+        raise SpecError(
+            "this observer has no qparams that could be simulated",
+            got=type(made).__name__,
+            expected="an observer with an integer dtype",
+        )
+    return made
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import SpecError, warn
 from fxquant.graph.inputs import describe_value
-from fxquant.plan.spec import QScheme
+from fxquant.plan.spec import CONSTRUCTOR, QScheme, checked_observer
 from fxquant.registry import did_you_mean
 
 ObjectType = type | Callable[..., Any] | str
@@ -325,23 +325,14 @@ class QConfigMapping:
 
 def _build(constructor: object, role: str) -> Any:
     """Build one observer, to see that it can be built, and return the ``scheme`` that it asks for, or None."""
-    expected = "an observer class, or what its with_args(...) gives"
     if isinstance(constructor, nn.Module) or not callable(constructor):
         hint = "leave out the call: it is made anew for every tensor" if isinstance(constructor, nn.Module) else ""
-        raise SpecError(f"QConfig {role} is no constructor", got=repr(constructor), expected=expected, hint=hint)
+        raise SpecError(f"QConfig {role} is no constructor", got=repr(constructor), expected=CONSTRUCTOR, hint=hint)
     try:
         made = constructor()
     except TypeError as error:
         raise SpecError(f"QConfig {role} cannot be built", got=repr(constructor), hint=str(error)) from error
-    scheme = getattr(made, "scheme", "")
-    if not (scheme is None or isinstance(scheme, QScheme)) or not hasattr(made, "calculate_qparams"):
-        raise SpecError(
-            f"QConfig {role} makes something that is no observer of fxquant",
-            got=f"{type(made).__module__}.{type(made).__qualname__}",
-            expected=f"{expected}; one of your own has a scheme (a QScheme, or None) and calculate_qparams()",
-            hint="fxquant.observers has the observers of torch.ao.quantization under the same names",
-        )
-    return made
+    return checked_observer(made, f"QConfig {role}")
 
 
 def _checked(qconfig: Any) -> QConfig | None:

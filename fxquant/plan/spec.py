@@ -275,3 +275,28 @@ class Means:
 
 
 QParamsPolicy = Observed | Fixed | SharedWith | Handled | Dynamic | Means
+
+
+CONSTRUCTOR = "an observer class, or what its with_args(...) gives"
+"""Where an observer is wanted that is made anew for each tensor."""
+
+
+def checked_observer(observer: Any, role: str) -> Any:
+    """Return what a constructor made, if it is an observer.
+
+    Args:
+        observer: Of any class, which needs a ``scheme`` (a ``QScheme``, or None) and ``calculate_qparams``.
+        role: What the constructor was given as, for the message: ``"QConfig weight"``.
+
+    Raises:
+        SpecError: it is no observer of this package.
+    """
+    scheme = getattr(observer, "scheme", "")
+    if not (scheme is None or isinstance(scheme, QScheme)) or not hasattr(observer, "calculate_qparams"):
+        raise SpecError(
+            f"{role} makes something that is no observer of fxquant",
+            got=f"{type(observer).__module__}.{type(observer).__qualname__}",
+            expected=f"{CONSTRUCTOR}; one of your own has a scheme (a QScheme, or None) and calculate_qparams()",
+            hint="fxquant.observers has the observers of torch.ao.quantization under the same names",
+        )
+    return observer

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.calibration.range_history import RangeHistory
-from fxquant.errors import CalibrationError, InputError
+from fxquant.errors import CalibrationError, InputError, warn
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.kernels.raw_bytes import raw_bytes
 from fxquant.nn.training import JoinedRange
@@ -44,13 +44,25 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
 
     Raises:
         InputError: the processes have different modules, or have seen different numbers of channels; the class of an
-            observer has no ``pool``, or one that leaves the processes with different states.
+            observer has no ``pool``, or one that leaves the processes with different states; ``model`` is none.
 
     Example:
-        >>> import torch
-        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        >>> import torch, fxquant as fxq
+        >>> model = fxq.prepare_qat(torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.ones(1, 2))
         >>> synchronize_observers(model)
     """
+    if not isinstance(model, (nn.Module, Quantizer)):
+        raise InputError(
+            "synchronize_observers takes a model with observers",
+            got=type(model).__name__,
+            expected="what prepare or prepare_qat gave, or a torch.nn.Module with observers in it",
+        )
+    if isinstance(model, nn.Module) and not any(_measuring(model)):
+        warn(
+            "there is nothing to synchronize: the model has neither observers nor fake-quantize modules",
+            got=type(model).__name__,
+            expected="what prepare or prepare_qat gave",
+        )
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     if distributed.get_rank(group) < 0:

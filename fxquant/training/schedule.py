@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from fxquant.errors import InputError
 from fxquant.fake_quantize.base import disable_observer
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.nn.training import freeze_bn_stats
@@ -20,10 +21,22 @@ def scale_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
         >>> model = torch.nn.Linear(2, 2)
         >>> list(scale_parameters(model))
         []
+
+    Raises:
+        InputError: ``model`` is no module.
     """
-    for module in model.modules():
-        if isinstance(module, LearnableFakeQuantize):
-            yield from module.parameters()
+    modules = _checked(model, "scale_parameters").modules()
+    return (each for module in modules if isinstance(module, LearnableFakeQuantize) for each in module.parameters())
+
+
+def _checked(model: object, function: str) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{function} takes the model that trains",
+            got=type(model).__name__,
+            expected="a torch.nn.Module, as prepare_qat gives it",
+        )
+    return model
 
 
 class TrainingSchedule:
@@ -47,7 +60,12 @@ class TrainingSchedule:
         self.freeze_bn_stats = freeze_bn_stats
 
     def start_epoch(self, model: nn.Module, epoch: int) -> None:
-        """To be called at the start of each epoch, before or after ``model.train()``; of a resumed training too."""
+        """To be called at the start of each epoch, before or after ``model.train()``; of a resumed training too.
+
+        Raises:
+            InputError: ``model`` is no module.
+        """
+        _checked(model, "start_epoch")
         if self.disable_observers is not None and epoch >= self.disable_observers:
             model.apply(disable_observer)
         if self.freeze_bn_stats is not None and epoch >= self.freeze_bn_stats:
