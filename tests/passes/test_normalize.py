@@ -908,3 +908,36 @@ def test_what_is_changed_by_another_name_is_seen_by_its_readers(change: Callable
         for form in ("int8", "fake_quant", "reference"):
             for got, wanted in zip(fxq.convert(prepared, to=form)(x), expected, strict=True):
                 assert (got - wanted).square().sum() < 1e-3 * wanted.square().sum()
+
+
+IN_PLACE = {
+    "relu": (lambda x: F.relu(x, inplace=True), False),
+    "add": (lambda x: x.add_(1), False),
+    "view": (lambda x: (x[:, :2].add_(1), x)[1], True),
+    "transposed": (lambda x: (x.t().mul_(2), x)[1], True),
+    "out": (lambda x: torch.add(x, 1, out=x), True),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_a_prepared_model_writes_into_the_callers_tensor(name):
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.last(self.first(IN_PLACE[name][0](x)).relu())
+
+    torch.manual_seed(0)
+    example = torch.randn(3, 8)
+    prepared = fxq.calibrate(fxq.prepare(Net().eval(), example.clone()), [example.clone()], progress=False)
+    changed = example.clone()
+    with torch.no_grad():
+        Net()(changed)
+    for form in (prepared, *(fxq.convert(prepared, to=to) for to in ("int8", "fake_quant", "reference"))):
+        for _ in range(3):
+            batch = example.clone()
+            with torch.no_grad():
+                form(batch)
+            assert torch.equal(batch, changed if IN_PLACE[name][1] else example)
