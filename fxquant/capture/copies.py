@@ -12,12 +12,12 @@ from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
-from fxquant.capture.own_forwards import copy_own_forwards
 from fxquant.errors import InputError, TracingError
 from fxquant.graph.failures import first_line
 from fxquant.graph.inputs import describe_call, signature_of
 from fxquant.graph.methods import UNUSED_MODULES, UsersClass, unused_modules
 from fxquant.graph.module import USERS_CLASS
+from fxquant.graph.own_forwards import copy_own_forwards
 from fxquant.graph.query import own_forward
 
 _ROOT_HOOKS = (
@@ -123,7 +123,7 @@ def carry_over(model: nn.Module, gm: GraphModule) -> None:
     for name, value in vars(model).items():
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
         # A method that was set on the model (a forward that calls it, say) would run in place of the graph's.
-        hides = callable(getattr(GraphModule, name, None))
+        hides = callable(value) and callable(getattr(GraphModule, name, None))
         if name not in gm._buffers and not name.startswith("_tensor_constant") and not hides:
             vars(gm).setdefault(name, value)
     if not isinstance(model, GraphModule):  # such a class holds nothing of the user's

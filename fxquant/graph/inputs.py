@@ -310,6 +310,9 @@ def is_decorated(forward: Callable[..., Any], model: nn.Module) -> bool:
     return inspect.unwrap(forward) is not forward and code is not None and not is_library_file(code.co_filename)
 
 
+def _unannotated() -> None: ...
+
+
 def called_by_name(
     forward: Callable[..., Any], model: nn.Module, placeholder: Callable[[str, Any, Any, Any], Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
@@ -330,7 +333,8 @@ def called_by_name(
         signature = inspect.signature(inner)
         parameters = list(signature.parameters.values())[1:]
     else:
-        inner, signature = own, inspect.signature(own)
+        inner = own if hasattr(own, "__annotations__") else _unannotated  # an object that can be called
+        signature = inspect.signature(own)
         parameters = list(signature.parameters.values())
     inputs = [placeholder(_STARS.get(one.kind, "") + one.name, None, signature, inner) for one in parameters]
 

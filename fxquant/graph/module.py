@@ -24,6 +24,7 @@ from fxquant.graph.failures import in_a_trace, not_scriptable, refuse_tracing, w
 from fxquant.graph.generated_source import drop_source_with_code, with_getattr_for_keywords
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.module_state import check_names, unchanged_on_error
+from fxquant.graph.own_forwards import copy_own_forwards
 from fxquant.graph.packing import holds_integers, pack_modules
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -177,6 +178,7 @@ class NamedGraphModule(GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)
+        copy_own_forwards(self, memo)
         return _restore(type(self).__name__, state, copy.deepcopy(self.graph, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:

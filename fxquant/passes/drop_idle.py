@@ -74,7 +74,7 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
     memory = _Memory(gm.graph)
     for node in list(gm.graph.nodes):
         if not memory.is_changed_after(node, node):
-            _let_sizes_sink(node)
+            _let_sizes_sink(node, memory)
     ctx.plan = replace(ctx.plan, idle=calls)
     return gm
 
@@ -136,6 +136,10 @@ class _Memory:
         own = self.roots[node] | self.roots[source]
         return any(place > self._order[node] and memory & own for place, memory in self._changes)
 
+    def is_anything_changed_between(self, first: Node, last: Node) -> bool:
+        """Tell whether anything is changed in place after one node and before another."""
+        return any(self._order[first] < place < self._order[last] for place, _ in self._changes)
+
     def is_returned(self, node: Node) -> bool:
         """Tell whether what the model returns may lie in the memory of ``node``."""
         return node in self._returned
@@ -178,18 +182,30 @@ def _let_sink(node: Node) -> None:
         take_out(node)
 
 
-def _let_sizes_sink(node: Node) -> None:
+def _let_sizes_sink(node: Node, memory: _Memory) -> None:
     """``y = conv(x); n = y.shape[0]; bn(y)`` becomes ``y = bn(conv(x)); n = y.shape[0]``: the norm is fused."""
-    facts = [user for user in node.users if is_shape_query(user) or _asks_for_kind(user)]
+    facts = [user for user in node.users if _asks_for_size_or_kind(user)]
     others = [user for user in node.users if user not in facts]
-    if facts and len(others) == 1 and _is_by_element(others[0]) and INPLACE not in others[0].meta:
-        node.append(others[0])  # what asks may stand before it
-        for fact in facts:
-            fact.replace_input_with(node, others[0])
+    if not facts or len(others) != 1 or node.op == "placeholder" or not _gives_the_same_kind(node, others[0]):
+        return
+    if memory.is_anything_changed_between(node, others[0]):
+        return  # the statistics of a norm, say
+    node.append(others[0])  # what asks may stand before it
+    for fact in facts:
+        fact.replace_input_with(node, others[0])
 
 
-def _asks_for_kind(node: Node) -> bool:
-    return node.target == "is_contiguous" or (node.target is getattr and node.args[1] in ("dtype", "is_cuda"))
+def _asks_for_size_or_kind(node: Node) -> bool:
+    if node.target is getattr and node.args[1] in ("dtype", "is_cuda"):
+        return True
+    return node.target == "is_floating_point" or (is_shape_query(node) and node.target != "stride")
+
+
+def _gives_the_same_kind(node: Node, reader: Node) -> bool:
+    before, after = value_of(node), value_of(reader)
+    if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
+        return False
+    return _is_by_element(reader) and INPLACE not in reader.meta
 
 
 def _is_by_element(reader: Node) -> bool:

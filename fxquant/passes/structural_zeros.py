@@ -14,9 +14,9 @@ from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED, TRANSPOSED_FUNCTIONS
-from fxquant.graph.query import called_module, module_of, value_of
+from fxquant.graph.query import called_module, canonical_type, has_hooks, module_of, value_of
 from fxquant.kernels.conv.reference import ConvGeometry
-from fxquant.nn.fake_quantize import FLOAT_BIAS
+from fxquant.nn.fake_quantize import FLOAT_BIAS, FakeQuantizedWeight
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Spatial sizes of the input and of the output of a convolution."""
@@ -61,8 +61,8 @@ def _zero_keeping(node: Node, zeros: Mapping[Node, Tensor]) -> Callable[..., Ten
         return None
     module: Any = module_of(node)
     reads_zeros = any(operand in zeros for operand in node.all_input_nodes)
-    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
-        return _sum_of_taps(module) if reads_zeros or _pads_only(node, module) else None
+    if _is_plain_convolution(module):
+        return _sum_of_taps(module, node) if reads_zeros or _pads_only(node, module) else None
     if not reads_zeros and node.target is not F.pad:
         return None
     if isinstance(module, StaticFakeQuantize):
@@ -72,12 +72,20 @@ def _zero_keeping(node: Node, zeros: Mapping[Node, Tensor]) -> Callable[..., Ten
     return getattr(Tensor, node.target) if isinstance(node.target, str) else node.target
 
 
+def _is_plain_convolution(module: Any) -> bool:
+    """Tell whether a module gives a convolution and nothing else; rounding of its weight changes no zeros."""
+    kinds = (*CONVOLUTIONS, *TRANSPOSED)
+    if not isinstance(module, kinds) or has_hooks(module):
+        return False
+    return isinstance(module, FakeQuantizedWeight) or canonical_type(module) in kinds
+
+
 def _pads_only(node: Node, layer: Any) -> bool:
     sizes = spatial_sizes(node)
     return sizes is not None and some_read_nothing(layer, sizes)
 
 
-def _sum_of_taps(layer: Any) -> Callable[[Tensor], Tensor] | None:
+def _sum_of_taps(layer: Any, node: Node) -> Callable[[Tensor], Tensor] | None:
     """Return a convolution of the geometry of ``layer`` with ones as its weight; None if it has a bias."""
     bias = layer._buffers.get(FLOAT_BIAS, layer.bias)
     if bias is not None and bool(bias.any()):
@@ -86,8 +94,16 @@ def _sum_of_taps(layer: Any) -> Callable[[Tensor], Tensor] | None:
     if not isinstance(layer, TRANSPOSED):
         return lambda x: layer._conv_forward(x, ones, None)
     function = TRANSPOSED_FUNCTIONS[len(layer.kernel_size) - 1]
-    options: Any = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
-    return lambda x, *_: function(x, ones, None, *options)
+    found, given = value_of(node), value_of(node.all_input_nodes[0])
+    assert found is not None
+    assert given is not None
+    added = []  # to the smallest result: what ``output_size`` asks for
+    dimensions: Any = zip(given.shape[-len(ones.shape) + 2 :], found.shape[-len(ones.shape) + 2 :], strict=True)
+    for axis, (before, after) in enumerate(dimensions):
+        reach = layer.dilation[axis] * (layer.kernel_size[axis] - 1) + 1
+        added.append(after - ((before - 1) * layer.stride[axis] - 2 * layer.padding[axis] + reach))
+    options: Any = (layer.stride, layer.padding, added, layer.groups, layer.dilation)
+    return lambda x, *_, **__: function(x, ones, None, *options)
 
 
 def _result_zeros(node: Node, function: Callable[..., Tensor], zeros: Mapping[Node, Tensor]) -> Tensor:

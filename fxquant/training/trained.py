@@ -47,6 +47,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
     quantizer.trained = _qparams(fake_quants, allow_uncalibrated)
+    _warn_of_zeros(trained, fake_quants)
     quantizer.trained_joins = parts_in_training(trained)
     quantizer.weight_layers = _layers_with_learned_rounding(trained, preparation.plan)
     evaluated = copy.deepcopy(trained).eval().apply(forget_frozen_state)  # so that no norm goes on iterating
@@ -89,9 +90,9 @@ def _layers_with_learned_rounding(gm: GraphModule, plan: QuantPlan) -> nn.Module
 
 
 def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
-    """Return the qparams in use; nothing is observed. What training never saw, or saw as zeros, is warned of."""
+    """Return the qparams in use; nothing is observed. Those that training never saw are warned of."""
     qparams: dict[TensorRef, QParams] = {}
-    missing, unseen, zeros = [], [], []
+    missing, unseen = [], []
     for ref, module in modules.items():
         if module.has_qparams():
             qparams[ref] = module.qparams()
@@ -102,8 +103,6 @@ def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict
                 qparams[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if module.is_on("observer_enabled") and not module.is_on("fake_quant_enabled"):
             unseen.append(ref.name)
-        if ref.kind == "activation" and _saw_zeros_alone(getattr(module, "activation_post_process", None)):
-            zeros.append(ref.name)
     if missing and not allow_uncalibrated:
         raise CalibrationError(
             f"{len(missing)} fake-quantize modules have no qparams: they never saw a value",
@@ -116,13 +115,19 @@ def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict
             got=listing(unseen),
             hint="disable_observer, when fake quantization is turned off",
         )
-    if zeros:
+    return qparams
+
+
+def _warn_of_zeros(gm: GraphModule, modules: Mapping[TensorRef, Any]) -> None:
+    """Warn of inputs that were zero throughout; inside, a layer that is dropped at random gives zeros at times."""
+    inputs = {node.name for node in gm.graph.nodes if node.op == "placeholder"}
+    given = {ref.name: getattr(module, "activation_post_process", None) for ref, module in modules.items()}
+    if zeros := [name for name, observer in given.items() if name in inputs and _saw_zeros_alone(observer)]:
         warn(
             "training saw zeros alone, so nothing else can be held",
             got=listing(zeros),
-            hint="train on data that reaches these values, or keep their module in float: set_module_name(name, None)",
+            hint="train on data, or keep what reads this input in float: set_module_name(name, None)",
         )
-    return qparams
 
 
 def _saw_zeros_alone(observer: Any) -> bool:

@@ -275,8 +275,7 @@ FACTS: dict[str, Callable[[Tensor], Any]] = {
     "shape": lambda y: y.shape[2] * y.shape[3],
     "size": lambda y: y.size(-1) + y.size()[1],
     "numel": lambda y: y.numel() + y.dim(),
-    "stride": lambda y: y.stride()[0] if y.is_contiguous() else 0,
-    "dtype": lambda y: torch.arange(4, dtype=y.dtype, device=y.device),
+    "dtype": lambda y: torch.tensor([0.5, 1.25, 1.5, 1.75]).to(y.dtype) if y.is_floating_point() else 0,
     "branch": lambda y: 1.0 if y.shape[-1] == 4 else 2.0,
 }
 
@@ -322,6 +321,48 @@ def test_sizes_are_asked_for_before_a_change_in_place():
 
     torch.manual_seed(0)
     model = Asks(fact).eval()
+    prepared = fxq.prepare(model, X)
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
+
+
+UNLIKE = {
+    "stride": lambda s, x: s.last(F.relu(s.conv(x)[..., ::2])) * s.conv(x)[..., ::2].stride()[0],
+    "order": lambda s, x: s.strided(s.conv(x)[..., ::2]),
+    "dtype": lambda s, x: s.kinds((s.conv(x) * 3).long()),
+    "statistics": lambda s, x: s.changed(s.conv(x)),
+}
+
+
+class Unlike(nn.Module):
+    """What is asked of a value that its reader has another of."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last, self.name = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), name
+
+    def strided(self, y):
+        n, kind = y.stride(), y.is_contiguous()
+        return self.last(F.relu(y)) * n[0] * (1 if kind else 3)
+
+    def kinds(self, y):
+        kind = y.dtype
+        return self.last(torch.tanh(y)) + torch.full((4,), 1.7).to(kind)
+
+    def changed(self, y):
+        n = y.shape[0]
+        self.norm.running_mean.mul_(0.0).add_(1.0)
+        return self.last(F.relu(self.norm(y))) * n
+
+    def forward(self, x):
+        return UNLIKE[self.name](self, x)
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
+def test_what_the_reader_has_another_of_is_asked_where_it_was(name):
+    torch.manual_seed(0)
+    model = Unlike(name).eval()
     prepared = fxq.prepare(model, X)
     with torch.no_grad():
         assert torch.equal(prepared(X), model(X))

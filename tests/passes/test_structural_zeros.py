@@ -100,3 +100,42 @@ def test_rows_of_zeros_stay_zeros_behind_the_next_convolutions(name, statistics)
         assert not expected[kept].any()
         assert not got[kept].any()
         assert float(10 * torch.log10(expected.square().mean() / (expected - got).square().mean())) > 15
+
+
+class Up(nn.Module):
+    """A transposed convolution that is told its size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.conv = nn.ConvTranspose2d(3, 4, 3, stride=4, padding=1, bias=False), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        return self.up(F.pad(self.conv(x), (1, 1, 1, 1)), output_size=[22, 23])
+
+
+@pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
+def test_a_size_that_is_asked_for():
+    torch.manual_seed(0)
+    model, x = Up().eval(), torch.randn(2, 3, 4, 4)
+    gm = fxq.prepare(model, x).graph_module
+    with torch.no_grad():
+        expected = zeros_of_draws(gm, x)["up"]
+    assert torch.equal(structural_zeros(gm)[nodes_by_name(gm)["up"]], expected)
+    with torch.no_grad():
+        got = fxq.quantize(model, [x], progress=False)(x)
+    assert not got[expected].any()
+
+
+@pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
+def test_what_is_more_than_a_convolution_gives_none():
+    class Shifted(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, 4)
+    for first in (Shifted(3, 4, 1, padding=2, bias=False), nn.Conv2d(3, 4, 1, padding=2, bias=False)):
+        if type(first) is nn.Conv2d:
+            first.register_forward_hook(lambda module, args, output: output + 1)
+        model = nn.Sequential(first, nn.Conv2d(4, 4, 3, padding=1, bias=False)).eval()
+        assert not structural_zeros(fxq.prepare(model, x, leaf_modules=["0"]).graph_module)

@@ -70,7 +70,39 @@ def named(module: Any) -> None:
     exec("def twice(x): return old(x) * 2\nmodule.forward = lambda x: twice(x) + 1", names)
 
 
-WAYS = (closure, method, partial, default, compiled, named)
+def nested(module: Any) -> None:
+    names = {"old": module.forward}
+    exec("def forward(x):\n def inner(t): return old(t) * 2\n return inner(x) + 1", names)
+    module.forward = names["forward"]
+
+
+def listed(module: Any) -> None:
+    held = [{"forward": (module.forward,)}]
+    module.forward = lambda t: held[0]["forward"][0](t) * 2 + 1
+
+
+class Helper:
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def run(self, t):
+        return type(self.module).forward(self.module, t) * 2 + 1
+
+
+def helped(module: Any) -> None:
+    module.forward = Helper(module).run
+
+
+def recursive(module: Any) -> None:
+    old = module.forward
+
+    def forward(t, n=2):
+        return old(t) * 2 + 1 if n == 0 else forward(t, n - 1)
+
+    module.forward = forward
+
+
+WAYS = (nested, listed, helped, recursive, closure, method, partial, default, compiled, named)
 
 
 def prepared(way: Any, path: str) -> tuple[nn.Module, Tensor, fxq.Quantizer]:
@@ -105,7 +137,8 @@ def test_it_trains_the_copy(way, path):
     for _ in range(4):
         optimizer.zero_grad()
         training(x).square().mean().backward()
-        assert all(parameter.grad is not None for parameter in training.parameters())
+        trained = {name for name, parameter in training.named_parameters() if parameter.grad is not None}
+        assert trained == {name for name, _ in model.named_parameters()}
         optimizer.step()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     int8 = fxq.convert(training)
@@ -186,3 +219,40 @@ def test_a_forward_that_is_that_of_the_class_is_nothing_of_its_own():
     model[0].forward = torch.compile(model[0].forward, backend="eager")
     assert "forward" not in vars(copy_of(model)[0])
     assert "forward" in vars(model[0])
+
+
+@pytest.mark.parametrize("path", ["a", ""])
+def test_a_callable_object_is_copied_with_the_model(path):
+    class Twice(Helper):
+        __call__ = Helper.run
+
+    torch.manual_seed(0)
+    model: Any = Net().train()
+    module = model.get_submodule(path)
+    module.forward = Twice(module)
+    training = fxq.prepare_qat(model, torch.randn(4, 8))
+    training(torch.randn(4, 8)).sum().backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert {name for name, _ in training.named_parameters()} == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
+def test_what_stays_whole_calls_the_copy_in_each_form():
+    torch.manual_seed(0)
+    model, x = Net().train(), torch.randn(32, 8)
+    closure(model.b)
+    training = fxq.prepare_qat(model, x, leaf_modules=["b"])
+    training(x)
+    int8 = fxq.convert(training)
+    with torch.no_grad():
+        before = int8(x)
+        for parameter in (*training.parameters(), *model.parameters()):
+            parameter.zero_()
+        assert torch.equal(int8(x), before)
+
+
+def test_attributes_with_the_names_of_methods_stay():
+    model: Any = Net().eval()
+    model.half, model.type = True, "vision"
+    int8: Any = fxq.quantize(model, [torch.randn(8, 8)], progress=False)
+    assert (int8.half, int8.type) == (True, "vision")
