@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.trace_guards import GUARDS
+from fxquant.graph.aliases import changed_values
 from fxquant.graph.operators.spelling import canonical_call
 from fxquant.graph.query import COMPUTED_OF, INPLACE, VALUE, WRAPPED, TensorInfo, info_of, module_path, tensors_of
 
@@ -83,10 +84,10 @@ def _overlap(a: str, b: str) -> bool:
 
 
 def erase_unread(graph: Graph, nodes: Iterable[Node]) -> None:
-    """Erase those of ``nodes`` that nothing reads, and then what only they read. They compute, and do nothing else."""
+    """Erase those of ``nodes`` that nothing reads, and then what only they read. What changes a tensor stays."""
     wanted = set(nodes)
     for node in reversed(graph.nodes):
-        if node in wanted and not node.users and node.op != "placeholder":
+        if node in wanted and not node.users and node.op != "placeholder" and not changed_values(node):
             wanted.update(node.all_input_nodes)
             graph.erase_node(node)
 

@@ -584,6 +584,17 @@ def test_torchvision_models_become_canonical(build, allowed):
     assert reasons(gm) == {}
 
 
+def test_what_is_changed_in_place_for_a_join_that_nothing_reads_is_changed():
+    def function(m, x):
+        before = x.view(-1, 4).view(4, 4)
+        changed = x.add_(x)
+        before = before.view(-1, 4)
+        torch.cat([changed, x])[:4].add_(x)
+        return x.view(-1, 4), before
+
+    normalized(Fn(function), torch.linspace(-2, 2, 16).reshape(4, 4), times=2)
+
+
 # Random programs
 
 
