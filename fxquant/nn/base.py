@@ -178,7 +178,8 @@ class QuantizedModule(PackingModule):
 
     def invalidate(self) -> None:
         """Drop what was packed; the next call makes it again."""
-        self._packed, self._uncalibrated = None, ""
+        self._packed = None
+        vars(self).pop("_uncalibrated", None)  # the class says that there is none, and files hold what modules have
 
     def reference(self, *inputs: Tensor) -> Tensor:
         """Compute the same result by the reference in Python: slow, on any device, the definition of what is right."""

@@ -122,7 +122,8 @@ def _check_submodules(model: nn.Module) -> None:
         InputError: it names the submodule.
     """
     for path, module in model.named_modules():
-        if stage_of(module) == "training":
+        preparation: Any = get_metadata(module, "preparation") if stage_of(module) == "training" else None
+        if preparation is not None and preparation.trains:  # fxquant.compat puts others there
             raise InputError(
                 f"the submodule {path!r} is {ALREADY['training']} already",
                 got=named_by_stage(module),
