@@ -13,6 +13,9 @@ _METHODS = frozenset(("forward", "_conv_forward"))
 """What computes the result of a module."""
 _COMPILED_FROM = "_torchdynamo_orig_callable"
 """Attribute of what ``torch.compile`` gives for a function: that function."""
+_CALLED = (FunctionType, MethodType, functools.partial)
+"""What ``copy.deepcopy`` copies without the functions in it, which it takes as they are."""
+_CONTAINERS = (list, tuple, set, dict)
 _INLINING = "torch._dynamo.external_utils"
 """Module of a function that stands around a method there."""
 
@@ -55,43 +58,28 @@ class _Copies:
 
     def of(self, value: Any) -> Any:
         """Return the copy of an object, or a function or container that holds copies; anything else as it is."""
-        if id(value) in self._made:
-            return self._made[id(value)]
-        if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        if id(value) not in self._made:
             self._made[id(value)] = value  # meanwhile: what refers to itself ends here
-            self._made[id(value)] = self._copied(value)
-            return self._made[id(value)]
-        if id(value) in self._memo:
-            return self._memo[id(value)]
-        if type(value) in (list, tuple, set):
-            self._made[id(value)] = value
-            items = [self.of(item) for item in value]
-            same = all(new is old for new, old in zip(items, value, strict=True))
-            self._made[id(value)] = value if same else type(value)(items)
-        elif type(value) is dict:
-            self._made[id(value)] = value
-            entries = {key: self.of(item) for key, item in value.items()}
-            same = all(new is old for new, old in zip(entries.values(), value.values(), strict=True))
-            self._made[id(value)] = value if same else entries
-        return self._made.get(id(value), value)
+            self._made[id(value)] = self._copied(value) if self._is_of_model(value, set()) else value
+        return self._made[id(value)]
 
     def _copied(self, value: Any) -> Any:
-        if hasattr(value, _COMPILED_FROM):
-            source = getattr(value, _COMPILED_FROM)
-            is_inlined = getattr(source, "__globals__", {}).get("__name__") == _INLINING
-            return self.of(source.__wrapped__ if is_inlined else source)
+        """Return the copy of a part of the model, or of what holds one."""
+        if id(value) in self._memo and not isinstance(value, _CALLED):
+            return self._memo[id(value)]
+        if isinstance(value, FunctionType):
+            source = _uncompiled(value)
+            return self._function(value) if source is value else self.of(source)
         if isinstance(value, MethodType):
             return MethodType(self.of(value.__func__), self.of(value.__self__))
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        made = functools.partial(self.of(value.func), *map(self.of, value.args), **self._each(value.keywords))
-        vars(made).update(self._each(vars(value)))
-        return made
+        if isinstance(value, functools.partial):
+            made = functools.partial(self.of(value.func), *map(self.of, value.args), **self._each(value.keywords))
+            vars(made).update(self._each(vars(value)))
+            return made
+        return self._each(value) if type(value) is dict else type(value)(map(self.of, value))
 
     def _function(self, function: FunctionType) -> FunctionType:
-        """Return a function with copies in what it holds and names; the function itself if it holds nothing of it."""
-        if not self._is_of_model(function, set()):
-            return function
+        """Return a function of the same code, with copies in what it holds and names."""
         names, cells, named = function.__globals__, function.__closure__ or (), _near_names(function)
         # It stands in the table before what it holds is copied: it may be among that.
         own_names = names
@@ -117,30 +105,37 @@ class _Copies:
         if id(value) in seen:
             return False
         seen.add(id(value))
-        if isinstance(value, FunctionType):
-            held: Any = (*_held(value), *_near_names(value).values())
-        elif isinstance(value, MethodType):
-            held = (value.__self__, value.__func__)
-        elif isinstance(value, functools.partial):
-            held = (value.func, *value.args, *value.keywords.values(), *vars(value).values())
-        elif id(value) in self._memo:
-            return self._memo[id(value)] is not value
-        elif type(value) in (list, tuple, set, dict):
-            held = value.values() if type(value) is dict else value
-        else:
-            return False
-        return any(self._is_of_model(each, seen) for each in held)
+        if self._memo.get(id(value), value) is not value:
+            return True
+        if isinstance(value, FunctionType) and hasattr(value, _COMPILED_FROM):
+            return True
+        holds = isinstance(value, _CALLED) or type(value) in _CONTAINERS
+        return holds and any(self._is_of_model(each, seen) for each in _held(value))
 
-    def _each(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _each(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
         return {name: self.of(value) for name, value in values.items()}
 
 
-def _held(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function holds: its closure, its defaults and its attributes."""
-    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_full(cell))
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    yield from vars(function).values()
+def _held(value: Any) -> Iterator[Any]:
+    """Yield what a function, a method, a partial or a container holds, and the near names of a function."""
+    if isinstance(value, FunctionType):
+        yield from (cell.cell_contents for cell in value.__closure__ or () if _is_full(cell))
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+        yield from vars(value).values()
+        yield from _near_names(value).values()
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values(), *vars(value).values())
+    else:
+        yield from value.values() if isinstance(value, dict) else value
+
+
+def _uncompiled(function: FunctionType) -> Any:
+    """Return what ``torch.compile`` was given for a function that it gave; any other function as it is."""
+    source: Any = getattr(function, _COMPILED_FROM, function)
+    return source.__wrapped__ if getattr(source, "__globals__", {}).get("__name__") == _INLINING else source
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

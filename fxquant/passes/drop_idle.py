@@ -71,9 +71,9 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
         take_out(node)
     for node in reversed(order):
         _let_sink(node)
-    memory = _Memory(gm.graph)
-    for node in list(gm.graph.nodes):
-        if not memory.is_changed_after(node, node):
+    if asked := [node for node in gm.graph.nodes if any(map(_asks_for_size_or_kind, node.users))]:
+        memory = _Memory(gm.graph)
+        for node in asked:
             _let_sizes_sink(node, memory)
     ctx.plan = replace(ctx.plan, idle=calls)
     return gm
@@ -184,28 +184,33 @@ def _let_sink(node: Node) -> None:
 
 def _let_sizes_sink(node: Node, memory: _Memory) -> None:
     """``y = conv(x); n = y.shape[0]; bn(y)`` becomes ``y = bn(conv(x)); n = y.shape[0]``: the norm is fused."""
-    facts = [user for user in node.users if _asks_for_size_or_kind(user)]
-    others = [user for user in node.users if user not in facts]
-    if not facts or len(others) != 1 or node.op == "placeholder" or not _gives_the_same_kind(node, others[0]):
-        return
-    if memory.is_anything_changed_between(node, others[0]):
-        return  # the statistics of a norm, say
-    node.append(others[0])  # what asks may stand before it
-    for fact in facts:
-        fact.replace_input_with(node, others[0])
+    while (reader := _only_reader(node, memory)) is not None:
+        asked = [user for user in node.users if user is not reader]
+        node.append(reader)  # what asks may stand before it
+        for user in asked:
+            user.replace_input_with(node, reader)
+        node = reader
+
+
+def _only_reader(node: Node, memory: _Memory) -> Node | None:
+    """Return what alone reads the values of a node, where a size that is asked for may be asked of its result."""
+    readers = [user for user in node.users if not _asks_for_size_or_kind(user)]
+    if len(readers) != 1 or len(node.users) == 1 or node.op == "placeholder":
+        return None
+    before, after = value_of(node), value_of(readers[0])
+    if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
+        return None
+    if not _is_by_element(readers[0]) or INPLACE in readers[0].meta or memory.is_changed_after(node, node):
+        return None
+    if memory.is_anything_changed_between(node, readers[0]):
+        return None  # the statistics of a norm, say
+    return readers[0]
 
 
 def _asks_for_size_or_kind(node: Node) -> bool:
     if node.target is getattr and node.args[1] in ("dtype", "is_cuda"):
         return True
     return node.target == "is_floating_point" or (is_shape_query(node) and node.target != "stride")
-
-
-def _gives_the_same_kind(node: Node, reader: Node) -> bool:
-    before, after = value_of(node), value_of(reader)
-    if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
-        return False
-    return _is_by_element(reader) and INPLACE not in reader.meta
 
 
 def _is_by_element(reader: Node) -> bool:

@@ -94,16 +94,16 @@ def _sum_of_taps(layer: Any, node: Node) -> Callable[[Tensor], Tensor] | None:
     if not isinstance(layer, TRANSPOSED):
         return lambda x: layer._conv_forward(x, ones, None)
     function = TRANSPOSED_FUNCTIONS[len(layer.kernel_size) - 1]
-    found, given = value_of(node), value_of(node.all_input_nodes[0])
-    assert found is not None
-    assert given is not None
-    added = []  # to the smallest result: what ``output_size`` asks for
-    dimensions: Any = zip(given.shape[-len(ones.shape) + 2 :], found.shape[-len(ones.shape) + 2 :], strict=True)
-    for axis, (before, after) in enumerate(dimensions):
-        reach = layer.dilation[axis] * (layer.kernel_size[axis] - 1) + 1
-        added.append(after - ((before - 1) * layer.stride[axis] - 2 * layer.padding[axis] + reach))
-    options: Any = (layer.stride, layer.padding, added, layer.groups, layer.dilation)
-    return lambda x, *_, **__: function(x, ones, None, *options)
+    dims, sizes = len(layer.kernel_size), spatial_sizes(node)
+    assert sizes is not None  # all operands have shapes
+
+    def run(x: Tensor, *_: Any, **__: Any) -> Tensor:
+        geometry: Any = (layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation)
+        added = layer._output_padding(x, list(sizes[1]), *geometry)  # the size may be asked for in the call
+        options: Any = (layer.stride, layer.padding, added, layer.groups, layer.dilation)
+        return function(x, ones, None, *options)
+
+    return run
 
 
 def _result_zeros(node: Node, function: Callable[..., Tensor], zeros: Mapping[Node, Tensor]) -> Tensor:

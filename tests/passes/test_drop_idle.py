@@ -326,6 +326,21 @@ def test_sizes_are_asked_for_before_a_change_in_place():
         assert torch.equal(prepared(X), model(X))
 
 
+def test_what_asks_behind_the_convolution_alone_goes_past_norm_and_activation():
+    class Once(Asks):
+        def forward(self, x):
+            y = self.conv(x)
+            rows = y.shape[2]
+            return self.last(F.relu(self.norm(y))) * rows
+
+    torch.manual_seed(0)
+    model = Once(FACTS["shape"]).eval()
+    prepared = fxq.prepare(model, X)
+    assert next(unit.pattern for unit in prepared.plan.units) == "conv_bn_act"
+    with torch.no_grad():
+        assert torch.equal(prepared(X), model(X))
+
+
 UNLIKE = {
     "stride": lambda s, x: s.last(F.relu(s.conv(x)[..., ::2])) * s.conv(x)[..., ::2].stride()[0],
     "order": lambda s, x: s.strided(s.conv(x)[..., ::2]),
