@@ -137,9 +137,14 @@ fused_per_channel_wt_fake_quant_range_neg_127_to_127 = FusedMovingAvgObsFakeQuan
 )
 """Weights in [-127, 127], symmetric, per output channel."""
 
-default_qat_qconfig = QConfig(activation=default_fused_act_fake_quant, weight=default_fused_per_channel_wt_fake_quant)
-"""Activations uint8, affine, per tensor; weights int8 in [-128, 127], symmetric, per output channel; both by moving
-averages."""
+# A weight is seen whole in every step, so it needs no average; that would lag behind what a step, or the batch norm
+# that is folded in, makes of the weight, and a model that is converted after few steps would have ranges of before.
+default_qat_qconfig = QConfig(
+    activation=default_fused_act_fake_quant,
+    weight=default_fused_per_channel_wt_fake_quant.with_args(averaging_constant=1),
+)
+"""Activations uint8, affine, per tensor, by a moving average; weights int8 in [-128, 127], symmetric, per output
+channel, by the extremes of the present weight."""
 
 default_embedding_qat_qconfig = QConfig(activation=PlaceholderObserver, weight=default_embedding_fake_quant)
 """Tables of embeddings, whose result stays float."""

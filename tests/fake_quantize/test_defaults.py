@@ -23,6 +23,13 @@ def test_grids_are_those_of_the_default_configuration_without_training():
     assert isinstance(qconfig.weight(), FusedMovingAvgObsFakeQuantize)
 
 
+def test_weights_are_not_averaged_over_steps():
+    weight = get_default_qat_qconfig().weight()
+    for factor in (1.0, 127.5, 255.0):
+        weight(torch.tensor([[0.5], [1.0]]) * factor)
+    assert weight.scale.tolist() == [1.0, 2.0]
+
+
 def test_embeddings_have_a_rule_of_their_own():
     mapping = get_default_qat_qconfig_mapping("cpu")
     rule = mapping.resolve("table", [nn.Embedding])

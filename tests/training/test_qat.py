@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError
 from fxquant.fake_quantize.defaults import default_qat_qconfig
+from fxquant.measure.noise import sqnr
 from fxquant.nn.fake_quantize import FakeQuantizedConv2d, FakeQuantizedLinear
 from fxquant.observers.defaults import DEFAULT_QCONFIG
 
@@ -568,3 +569,20 @@ def test_a_model_that_was_trained_on_zeros_alone_warns():
     assert "input" in str(caught[0].message)
     training(torch.ones(2, 4))
     fxq.convert(training)
+
+
+def test_weights_are_seen_as_they_are_in_each_step():
+    """From batch norms that were never trained the folded weight changes fast: a moving average clips it (16 dB)."""
+    layers = (nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    qat = fxq.prepare_qat(nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 4)), (batch(),)).train()
+    optimizer = torch.optim.SGD(qat.parameters(), 0.02, momentum=0.9)
+    for _ in range(10):
+        x = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(qat(x), (x.mean((1, 2, 3)) * 40).long().clamp(0, 3)).backward()
+        optimizer.step()
+    qat.eval()
+    x = batch()
+    int8 = fxq.convert(qat)(x)
+    qat.apply(fxq.disable_fake_quant)
+    assert sqnr(qat(x), int8) > 28
