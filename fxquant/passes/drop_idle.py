@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Collection
 from dataclasses import replace
@@ -45,6 +46,9 @@ _COPIES = ("clone", torch.clone, "contiguous")
 _ALWAYS = (*_COPIES, torch.positive, operator.pos)
 """Functions and methods that are no-ops while training, too."""
 
+_IDLE_WITH_ONE = (torch.mul, torch.div)
+"""Operators that give their first argument back, in new memory, where the second is the number 1."""
+
 _BY_ELEMENT = frozenset(
     (
         *(torch.clamp, torch.sigmoid, torch.tanh),
@@ -63,7 +67,7 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
     noted in the plan, and stands there again in a model that trains.
     """
     idle, order = _idle_calls(gm, own_targets(ctx))
-    recorded = [node for node in idle if not _is_always_idle(node)]
+    recorded = _with_what_they_ask([node for node in idle if not _is_always_idle(node)])
     for node in [node for node in idle if node not in recorded]:
         take_out(node)
     calls = tuple(record(node, recorded) for node in recorded)
@@ -91,6 +95,17 @@ def _idle_calls(gm: GraphModule, theirs: Collection[Any]) -> tuple[list[Node], l
     return gone, [node for node in kept if not memory.is_changed_after(node, cast(Node, node.args[0]))]
 
 
+def _with_what_they_ask(idle: list[Node]) -> list[Node]:
+    """Add the dtypes and devices that only these calls ask for, each before its reader; say all by position."""
+    found: list[Node] = []
+    for node in idle:
+        if _named_last(node):
+            node.args, node.kwargs = (*node.args, *node.kwargs.values()), {}
+        asked = [each for each in node.all_input_nodes[1:] if each.target is getattr and set(each.users) <= set(idle)]
+        found += [each for each in asked if each not in found] + [node]
+    return found
+
+
 def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
     """Tell whether a call gives its first argument back; what a user's pattern names is nothing that may go."""
     if node.op not in ("call_module", "call_function", "call_method") or not _takes_one_value(node):
@@ -102,7 +117,7 @@ def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
         return False
     if node.target in theirs or (module is not None and canonical_type(module) in theirs):
         return False
-    if ONLY_IN_TRAINING in node.meta:
+    if ONLY_IN_TRAINING in node.meta or _is_idle_by_value(node):
         return True
     for pattern in _IDLE.ending_in(node):
         found = match(pattern, node)
@@ -111,11 +126,41 @@ def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
     return False
 
 
+def _is_idle_by_value(node: Node) -> bool:
+    """``x[:]``, ``x * 1``, ``x / 1.0``, and pads of nothing; ``x + 0`` makes another zero of -0.0."""
+    source, result = value_of(cast(Node, node.args[0])), value_of(node)
+    if source is None or result is None or INPLACE in node.meta or node.op != "call_function":
+        return False
+    if source.dtype != result.dtype or not source.dtype.is_floating_point or len(node.args) < 2:
+        return False
+    argument = node.args[1]
+    if node.target is operator.getitem:
+        items = argument if isinstance(argument, tuple) else (argument,)
+        return all(item is ... or item == slice(None) for item in items)
+    if node.target is F.pad:
+        return not any(argument) if isinstance(argument, (tuple, list)) else False
+    return node.target in _IDLE_WITH_ONE and isinstance(argument, (int, float)) and argument == 1 and not node.kwargs
+
+
 def _takes_one_value(node: Node) -> bool:
-    """Tell whether all that a call computes with is its first argument; of another it may take the dtype."""
+    """Tell whether all that a call computes with is its first argument; of another it may take dtype and device."""
     if not node.args or not isinstance(node.args[0], Node):
         return False
-    return node.target == "type_as" or node.all_input_nodes == [node.args[0]]
+    if node.target in ("type_as", "to"):
+        return _named_last(node) or not any(
+            isinstance(value, Node) for value in (*_behind_nodes(node), *node.kwargs.values())
+        )
+    return node.all_input_nodes == [node.args[0]]
+
+
+def _named_last(node: Node) -> bool:
+    """``y.to(dtype=x.dtype)``, which ``y.to(x.dtype)`` says by position."""
+    return node.target == "to" and len(node.args) == 1 and list(node.kwargs) in (["dtype"], ["device"])
+
+
+def _behind_nodes(node: Node) -> list[Any]:
+    """Return the arguments by position behind those that are nodes."""
+    return list(itertools.dropwhile(lambda argument: isinstance(argument, Node), node.args))
 
 
 class _Memory:
@@ -148,21 +193,26 @@ class _Memory:
 def _may_go(node: Node, memory: _Memory) -> bool:
     """Tell whether nothing notices that a no-op is gone."""
     source: Any = node.args[0]
-    if node.target in _CONVERSIONS and is_given(source):
+    if node.target in _CONVERSIONS and (is_given(source) or (_follows_another(node) and memory.is_returned(node))):
         return False  # another batch may come in another dtype
     if not _copies(node):
         return True
     info = value_of(source)
     if info is None or not info.contiguous or memory.is_returned(node) or memory.is_changed_after(node, source):
         return False
-    return node.target in ("clone", torch.clone) and not node.kwargs
+    return node.target not in ("contiguous", *_CONVERSIONS) and not node.kwargs
+
+
+def _follows_another(node: Node) -> bool:
+    """``y.to(x.dtype)``"""
+    return len(node.all_input_nodes) > 1
 
 
 def _copies(node: Node) -> bool:
     """Tell whether a call may give new memory, or memory in another order."""
     if node.target in _CONVERSIONS:
         return any(argument is True or isinstance(argument, torch.memory_format) for argument in flat_arguments(node))
-    return node.target in _COPIES
+    return node.target in (*_COPIES, *_IDLE_WITH_ONE, F.pad)
 
 
 def _let_sink(node: Node) -> None:
@@ -232,4 +282,4 @@ def _is_always_idle(node: Node) -> bool:
         return canonical_type(module) is nn.Identity or getattr(module, "p", None) == 0
     if node.target in DROPOUT_FUNCTIONS:
         return REGULARIZER not in node.meta and node.args[1:2] == (0,)
-    return node.target in _ALWAYS
+    return node.target in _ALWAYS or _is_idle_by_value(node)

@@ -66,13 +66,15 @@ def restore_idle(gm: GraphModule, calls: Iterable[IdleCall]) -> None:
     for call in calls:
         args, kwargs = call.arguments
         inputs = [nodes[name] for name in call.inputs]
-        with gm.graph.inserting_before(nodes[call.before]):
+        before, last = nodes[call.before], max(inputs)
+        # What it reads may have been moved behind what it stood before.
+        with gm.graph.inserting_before(before) if last < before else gm.graph.inserting_after(last):
             node = gm.graph.create_node(call.op, call.target, (*inputs, *args), kwargs, call.name)
         rename(node, call.name)
         node.meta = dict(call.meta)
         nodes[call.name] = node
         for name, places in call.readers:
-            if name in nodes:  # else it is one of the next calls
+            if name in nodes and node < nodes[name]:  # else it is one of the next calls
                 _read_at(nodes[name], places, node)
 
 

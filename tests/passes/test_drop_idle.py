@@ -66,6 +66,14 @@ IDLE = {
     "type_as": Between(lambda m, x: x.type_as(m.conv.weight)),
     "detach": Between(lambda m, x: x.detach()),
     "plus": Between(lambda m, x: +x),
+    "to its own dtype": Between(lambda m, x: x.to(x.dtype)),
+    "to a dtype by keyword": Between(lambda m, x: x.to(dtype=x.dtype)),
+    "to device and dtype": Between(lambda m, x: x.to(x.device, x.dtype)),
+    "to another": Between(lambda m, x: x.to(m.conv.weight)),
+    "slices of all": Between(lambda m, x: x[:, :][...]),
+    "times one": Between(lambda m, x: 1.0 * x * 1),
+    "over one": Between(lambda m, x: x.div(1.0)),
+    "pad of nothing": Between(lambda m, x: F.pad(x, (0, 0, 0, 0))),
     "all at once": Between(lambda m, x: m.two(m.one(x.clone()).float()), one=nn.Identity(), two=nn.Dropout(0.5)),
 }
 
@@ -151,38 +159,68 @@ class Written(nn.Module):
         return self.last(self.body(self.conv(x)))
 
 
-def of_a_copy(y: Tensor) -> Tensor:
-    z = y.clone()
+def of_a_copy(y: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    z = copied(y)
     z[:, 0] = 0.0
     return torch.relu(y) + z
 
 
-def of_the_original(y: Tensor) -> Tensor:
-    z = y.clone()
+def of_the_original(y: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    z = copied(y)
     y[:, :, 1:3].mul_(2.0)
     return torch.relu(z) + y
 
 
-def through_a_view(y: Tensor) -> Tensor:
-    z = y.clone()
+def through_a_view(y: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    z = copied(y)
     y.permute(0, 2, 3, 1).add_(1.0)
     return torch.relu(z) + y
 
 
-def activated_in_place(y: Tensor) -> Tensor:
-    z = y.clone()
+def activated_in_place(y: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    z = copied(y)
     return F.relu(z, inplace=True) + y
 
 
+COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "clone": torch.clone,
+    "times one": lambda y: y * 1,
+    "over one": lambda y: y / 1.0,
+    "pad of nothing": lambda y: F.pad(y, (0, 0, 0, 0)),
+    "no copy": lambda y: y[:, :],
+}
+
+
+@pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("body", [of_a_copy, of_the_original, through_a_view, activated_in_place])
-def test_a_clone_keeps_values_from_writes(body):
+def test_a_copy_keeps_values_from_writes(body, copied):
     torch.manual_seed(0)
-    model = Written(body).eval()
+    model = Written(lambda y: body(y, COPIES[copied])).eval()
     prepared = fxq.prepare(model, X).calibrate([X], progress=False)
     for x in (X, -X):
         assert torch.equal(prepared(x), model(x))
     expected, got = model(X).detach(), fxq.convert(prepared)(X)
     assert float((got - expected).abs().max()) < 0.05 * float(expected.abs().max())
+
+
+def test_a_result_in_the_dtype_of_the_input_follows_it():
+    class Follows(Written):
+        def forward(self, x):
+            return super().forward(x).to(x.dtype)
+
+    int8 = fxq.quantize(Follows(lambda y: y.to(dtype=y.dtype)).eval(), [X], progress=False)
+    assert [int8(X.to(dtype)).dtype for dtype in (torch.float32, torch.float64)] == [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_conversions_to_the_dtype_of_another_are_there_in_training(dtype):
+    """Under autocast ``y`` has another dtype than ``x``, so that they do something."""
+    model = Between(lambda m, x: x.to(dtype=m.last.weight.dtype)).train()
+    qat = fxq.prepare_qat(model, X)
+    qat.apply(fxq.disable_fake_quant)
+    with torch.autocast("cpu", dtype):
+        torch.testing.assert_close(qat(X), model(X), atol=0.05, rtol=0.05)
+    assert sum(node.target == "to" for node in qat.graph.nodes) == 2
 
 
 def test_what_is_returned_is_memory_of_its_own():

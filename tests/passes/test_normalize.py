@@ -303,6 +303,8 @@ def test_every_spelling_becomes_one_call(expected, spellings):
     [
         lambda self, x: F.max_pool2d(x, 2, return_indices=True),
         lambda self, x: x.view(torch.int32),
+        lambda self, x: x.view(x.dtype),
+        lambda self, x: x.view(dtype=x.dtype),
         lambda self, x: x.size(0) + 1,
         lambda self, x: 1 / x,
         lambda self, x: x.contiguous(),
