@@ -112,11 +112,12 @@ def calibrate_prepared(
     stable = False
     example = prepared.example_args if prepared.has_example else None
     found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
-    for index, (args, kwargs) in enumerate(found):
-        with error_context(f"calibration batch {index}"):
-            prepared.observe(*args, **kwargs)  # observe_batch, unless a subclass overrides it
-        if until_stable and (stable := statistics.stable(prepared.observers)):
-            break
+    with prepared.run_state.of_the_model_undone():  # what is converted begins as the float model does
+        for index, (args, kwargs) in enumerate(found):
+            with error_context(f"calibration batch {index}"):
+                prepared.observe(*args, **kwargs)  # observe_batch, unless a subclass overrides it
+            if until_stable and (stable := statistics.stable(prepared.observers)):
+                break
     if until_stable:
         _say_where_it_stopped(stable, int(statistics.history.batches), progress)
         # Warn again of ranges that still move: this call asked for stable ones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.analysis.tune import Make, tuned
@@ -15,6 +16,7 @@ from fxquant.measure.parity_table import Parity
 from fxquant.passes.instruments import log_table
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.undo import RunState
 
 
 def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) -> GraphModule:
@@ -37,7 +39,9 @@ def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) ->
 def check_parity(prepared: PreparedModel, int8: GraphModule, simulated: GraphModule, batch: Any) -> Parity:
     """Compare int8 operators, their reference and the simulation on a batch, and warn of what breaks the contract."""
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
-    with error_context("the batch to check parity on"):
+    # The batch leaves no trace in what is returned: not in a cache of the model, say.
+    undone = RunState(int8, nn.Module(), ()).of_the_model_undone()
+    with undone, error_context("the batch to check parity on"):
         found = measure_parity(int8, simulated, args, kwargs)
     log_table(found)
     warn_of_breaches(found)

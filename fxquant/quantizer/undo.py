@@ -1,4 +1,5 @@
-"""A run that fails leaves no trace: what it may have changed is put back."""
+"""What a run of a graph may have changed is put back: all of it if the run fails, the model's own state when data has
+been run through it."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_values, roots_of
-from fxquant.graph.module_state import undone_on_error
+from fxquant.graph.module_state import undone, undone_on_error
 from fxquant.graph.query import module_of
 from fxquant.passes.cleanup import has_effect
 
 
 class RunState:
-    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails.
+    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails; or, of
+    the model itself, when data has been run through it.
 
     That is what observers and handlers hold, buffers that the graph writes to, and the state of modules that were kept
     whole, which may count their calls. No activation is copied, and no weight.
@@ -41,6 +43,13 @@ class RunState:
         written = [self._gm.get_buffer(name) for name in self.buffers]
         holders = (*self._observers.modules(), *self._handlers, *inside, *self._modules)
         return undone_on_error(holders, (*self._observers.parameters(), *written))
+
+    def of_the_model_undone(self) -> AbstractContextManager[None]:
+        """Put back, when the body ends, what the model itself keeps from call to call: a cache, a stream's past.
+
+        Observers and handlers keep what they saw.
+        """
+        return undone(self._modules, [self._gm.get_buffer(name) for name in self.buffers])
 
 
 def _modules_with_state(gm: GraphModule) -> list[nn.Module]:

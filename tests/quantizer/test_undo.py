@@ -1,4 +1,4 @@
-"""A batch that fails leaves what it reached as it was: observers, handlers, buffers, modules kept whole."""
+"""A batch that fails leaves all that it reached as it was; calibration, the state that the model itself keeps."""
 
 from __future__ import annotations
 
@@ -169,3 +169,51 @@ def test_nothing_is_undone_where_nothing_fails():
     with undone_on_error([module], ()):
         module(torch.ones(3))
     assert (int(module.calls), module.number, module.sizes) == (1, 1, [3])
+
+
+class Stream(nn.Module):
+    """Adds what the last batch gave: of the graph, and of a module that is kept whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.counter = nn.Linear(3, 4), Counter()
+        self.register_buffer("past", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.counter(self.fc(x))
+        result = y + self.past
+        self.past.copy_(y.mean(0))
+        return result
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+def test_what_is_converted_begins_as_the_float_model_does(to):
+    model, x = Stream().eval(), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    prepared = fxq.prepare(model, x, leaf_modules=(Counter,))
+    fxq.calibrate(prepared, [x + 3, x, x - 3], progress=False)
+    assert not prepared.graph_module.past.any()
+    converted = fxq.convert(prepared, to=to, check=x)
+    counter = converted.get_submodule("counter")
+    assert not converted.past.any()
+    assert (int(counter.calls), counter.number, counter.sizes) == (0, 0, [])
+    with torch.no_grad():
+        got, expected = [[each(x), each(x - 1)] for each in (converted, model)]
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)
+    assert counter.number == 2
+
+
+def test_calls_of_what_is_prepared_keep_the_state_as_those_of_float_do():
+    model, x = Stream().eval(), torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    prepared = fxq.prepare(model, x)
+    with torch.no_grad():
+        for batch in (x, x + 1, x - 1):
+            assert torch.equal(prepared(batch), model(batch))
+
+
+def test_the_state_is_put_back_where_a_batch_fails_too():
+    prepared = fxq.prepare(Stream().eval(), torch.randn(5, 3))
+    with pytest.raises(InputError):
+        fxq.calibrate(prepared, [torch.randn(5, 3), torch.randn(5, 7)], progress=False)
+    assert not prepared.graph_module.past.any()
+    assert torch.isfinite(prepared.observers["x"].min_val)
