@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import reprlib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -135,6 +136,17 @@ class RankError(FxQuantError, RuntimeError):
 
 class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
+
+
+def check_type(name: str, value: object, types: type | tuple[type, ...], expected: str) -> None:
+    """Refuse an argument of another type.
+
+    Raises:
+        InputError: the message shows the value and its type.
+    """
+    if not isinstance(value, types):
+        got = f"{reprlib.repr(value)} (a {type(value).__name__})"
+        raise InputError(f"{name} is of another type", got=got, expected=expected)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fxquant.distributed.facts import module_facts
 from fxquant.distributed.shared_numbers import SharedNumbers
 from fxquant.errors import CalibrationError, error_context
 from fxquant.graph.shapes import unchanged_state
-from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer, outside_inference_mode
 from fxquant.training.trained import quantizer_of
 
@@ -77,6 +77,7 @@ def sensitivity(
     check_iterable(data)
     expected = expected_batches(data, num_batches)
     simulated = prepared.convert(to="fake_quant")
+    check_seed(seed)
     run = UnitScores(prepared, simulated, _scorer(metric, higher_is_better), seed)
     share = SharedNumbers("sensitivity", data, num_batches, lambda: _facts(simulated, seed), run.fold)
     total = None if expected is None else -(-expected // share.size) * run.steps

@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 
 from fxquant.artifact.format import Header, LoadLimits, parsed, read_header
 from fxquant.artifact.integers import check_integers
 from fxquant.artifact.modules import EXTERNAL
 from fxquant.artifact.packing import check_packed
-from fxquant.errors import ArtifactError
+from fxquant.errors import ArtifactError, check_type
 from fxquant.graph.text_table import format_rows
 
 
@@ -70,6 +71,7 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
     Raises:
         ArtifactError: the file cannot be read, is no artifact, is of a newer format, or its header is damaged.
     """
+    check_type("limits", limits, (LoadLimits, NoneType), "LoadLimits(...), or None")
     header = read_header(path, limits or LoadLimits())
     graph, notes = header.graph(), parsed(header.metadata["fxquant.notes"], "the notes")
     modules, nodes = graph.get("modules"), graph.get("nodes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from fxquant.artifact.make_graph import (
 from fxquant.artifact.modules import EXTERNAL, attempt, build
 from fxquant.artifact.tables import give_answers
 from fxquant.capture.exported.branches import Branches
-from fxquant.errors import ArtifactError, listing
+from fxquant.errors import ArtifactError, check_type, listing
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.packing import pack_modules
 from fxquant.runtime import attach_engine
@@ -62,6 +63,8 @@ def load(
         ArtifactError: the file cannot be read, is no artifact, is damaged, is of a newer format, asks for too much, or
             needs modules that were not given.
     """
+    check_type("limits", limits, (LoadLimits, NoneType), "LoadLimits(...), or None")
+    check_type("modules", modules, (Mapping, NoneType), "{path: module}, or None")
     header = read_header(path, limits or LoadLimits())
     try:
         model = _model(path, header, modules or {}, limits or LoadLimits(), device)

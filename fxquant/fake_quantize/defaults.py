@@ -19,6 +19,7 @@ from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
 from fxquant.observers.mse import MSEObserver
 from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.plan.spec import check_number, is_whole
 
 default_fake_quant = FakeQuantize.with_args(
     observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.uint8, reduce_range=True
@@ -159,10 +160,15 @@ def get_lsq_qconfig(weight_bits: int = 8, activation_bits: int = 8) -> QConfig:
     Args:
         weight_bits, activation_bits: 2 to 8.
 
+    Raises:
+        SpecError: one of them is no such number.
+
     Source:
         Esser et al., "Learned Step Size Quantization", arXiv:1902.08153; Bhalgat et al., "LSQ+", arXiv:2004.09576, for
         zero points, and for the start by least squares (section 3.2).
     """
+    for name, bits in (("weight_bits", weight_bits), ("activation_bits", activation_bits)):
+        check_number(name, bits, lambda number: is_whole(number) and 2 <= number <= 8, "2 to 8")
     half = 2 ** (weight_bits - 1)
     activation = LearnableFakeQuantize.with_args(
         observer=HistogramObserver.with_args(dtype=torch.uint8, bits=activation_bits),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import InputError, SpecError
+from fxquant.errors import InputError, SpecError, check_type
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
 from fxquant.graph.state_values import check_finite
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
@@ -17,7 +18,7 @@ from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.observers.range_observer import RangeObserver
-from fxquant.plan.spec import QParams
+from fxquant.plan.spec import QParams, check_number, is_whole
 
 COMPILES_GRADIENTS = torch.__version__ >= "2.13"  # compared as versions are
 """Whether ``torch.compile`` gives scales per channel their gradients: torch 2.10 leaves them out, unsaid."""
@@ -69,6 +70,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     ) -> None:
         super().__init__()
         _check(quant_min, quant_max, channel_len, use_grad_scaling)
+        check_type("scale", scale, (numbers.Real, Tensor), "a number")
+        check_type("zero_point", zero_point, (numbers.Real, Tensor), "a number")
         made = construct(observer, {"quant_min": quant_min, "quant_max": quant_max, **observer_kwargs})
         self.activation_post_process: ObserverBase = made
         self.scheme = made.scheme
@@ -296,6 +299,8 @@ _LearnableFakeQuantize = LearnableFakeQuantize
 
 
 def _check(quant_min: int, quant_max: int, channel_len: int | None, use_grad_scaling: bool) -> None:
+    for name, limit in (("quant_min", quant_min), ("quant_max", quant_max)):
+        check_number(name, limit, is_whole, "a whole number")
     limits = f"quant_min={quant_min}, quant_max={quant_max}"
     if quant_min >= quant_max or quant_min > 0 or quant_max < 0:
         raise SpecError(

@@ -9,6 +9,7 @@ from fxquant.observers.fixed import PlaceholderObserver
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.plan.spec import check_number, is_whole
 from fxquant.registry import Registry
 
 default_observer = HistogramObserver.with_args(dtype=torch.uint8)
@@ -73,7 +74,11 @@ def weight_only_qconfig(bits: int = 4, group_size: int | None = 32) -> QConfig:
     Args:
         bits: Of a quantized weight, 2 to 16; on the CPU those of more than 8 become a float matrix in each call.
         group_size: Values of a row that share a scale. The input features are a multiple of it. None: a whole row.
+
+    Raises:
+        SpecError: ``bits`` is no such number.
     """
+    check_number("bits", bits, is_whole, "2 to 16")
     weight = default_per_channel_weight_observer.with_args(
         bits=bits, dtype=torch.int8 if bits <= 8 else torch.int16, group_size=group_size
     )

@@ -4,16 +4,17 @@ value shall have, and one leaves it in float."""
 # No ``from __future__ import annotations`` here: TorchScript reads annotations as they stand.
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fxquant.errors import CalibrationError, SpecError
+from fxquant.errors import CalibrationError, SpecError, check_type
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.observers.scheme import make_scheme, torch_dtype, torch_qscheme
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme, is_whole
 
 
 class FixedQParamsObserver(ObserverBase):
@@ -54,9 +55,11 @@ class FixedQParamsObserver(ObserverBase):
         )
         if is_dynamic:
             raise SpecError("fixed qparams are not measured at run time", got="is_dynamic=True")
+        check_type("scale", scale, (numbers.Real, Tensor), "a finite number above 0")
+        check_type("zero_point", zero_point, (numbers.Real, Tensor), "a whole number")
         if not (math.isfinite(scale) and scale > 0):
             raise SpecError("a scale is a finite number above 0", got=scale)
-        if zero_point != int(zero_point) or not qparams.quant_min <= zero_point <= qparams.quant_max:
+        if not is_whole(zero_point) or not qparams.quant_min <= zero_point <= qparams.quant_max:
             raise SpecError(
                 "the zero point lies outside the limits",
                 got=zero_point,

@@ -114,7 +114,7 @@ class HistogramObserver(RangeObserver):
             reduce_range=reduce_range,
             quant_min=quant_min,
             quant_max=quant_max,
-            ch_axis=scheme.axis if scheme is not None and ch_axis is None else ch_axis,
+            ch_axis=getattr(scheme, "axis", None) if ch_axis is None else ch_axis,
             bits=bits,
             group_size=group_size,
             scheme=scheme,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import NoneType
 
 import torch
 
-from fxquant.errors import SpecError
-from fxquant.plan.spec import QScheme, check_number
+from fxquant.errors import SpecError, check_type
+from fxquant.plan.spec import QScheme, check_number, is_whole
 from fxquant.registry import did_you_mean, nearest
 
 # torch is going to remove the dtypes and schemes of its own quantization; what is gone is left out of these tables.
@@ -61,6 +62,7 @@ def make_scheme(
         SpecError: a dtype or qscheme that is not of integers; limits or bits that do not fit; words that contradict
             each other.
     """
+    check_type("scheme", scheme, (QScheme, NoneType), "a QScheme, or None")
     if scheme is not None:
         words = (dtype, qscheme, reduce_range or None, quant_min, quant_max, bits, group_size)
         if any(word is not None for word in words):
@@ -72,7 +74,7 @@ def make_scheme(
         return _with_zero(scheme)
     for name, limit in (("quant_min", quant_min), ("quant_max", quant_max)):
         if limit is not None:
-            check_number(name, limit, lambda number: number == int(number), "a whole number inside the range, or None")
+            check_number(name, limit, is_whole, "a whole number inside the range, or None")
     width, signed = _integers_of(dtype)
     per_channel, symmetric, float_qparams = _kind_of(qscheme, ch_axis)
     _require_granularity(per_channel, ch_axis, qscheme)
@@ -109,7 +111,7 @@ def torch_qscheme(scheme: QScheme) -> object:
 def _integers_of(dtype: torch.dtype | None) -> tuple[int, bool]:
     if dtype is None:
         return 8, False
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, torch.dtype) or dtype not in _DTYPES:
         near = nearest(dtype, [str(known).removeprefix("torch.") for known in _DTYPES])
         raise SpecError(
             "not an integer dtype to quantize to",

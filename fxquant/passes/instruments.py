@@ -280,12 +280,22 @@ def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, ev
         file: Where to; None: standard output. In colour if that is a terminal, and NO_COLOR is not set.
         every_line: Print blocks too that read like an earlier one but for numbers in names and shapes, and for the
             nodes that they read; else these are told in one line.
+
+    Raises:
+        InputError: ``prepared`` keeps no passes.
     """
     out = sys.stdout if file is None else file
     paint: Callable[[str], str] = coloured if shows_colour(out) else str
     plan = get_metadata(prepared, "quant_plan") or getattr(prepared, "plan", None)
     notes = qparams_notes(plan) if isinstance(plan, QuantPlan) else {}
-    for snapshot in get_metadata(prepared, "snapshots") or prepared.snapshots:
+    snapshots = get_metadata(prepared, "snapshots") or getattr(prepared, "snapshots", None)
+    if snapshots is None:
+        raise InputError(
+            "print_passes takes what prepare or convert gave",
+            got=type(prepared).__name__,
+            hint="print_passes(prepare(model, example_inputs))",
+        )
+    for snapshot in snapshots:
         print(snapshot.title(), file=out)
         if snapshot.changed:
             print(paint(_change(snapshot, notes, every_line=every_line)), file=out)

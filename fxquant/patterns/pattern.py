@@ -235,6 +235,13 @@ class Pattern:
 
     def __post_init__(self) -> None:
         check_name("pattern", self.name)
+        if not isinstance(self.root, Op):
+            raise SpecError(
+                f"pattern {self.name!r} has no operator as its root",
+                got=repr(self.root),
+                expected="Op",
+                hint="op(torch.relu)(tensor('x')) makes one",
+            )
         missing = [
             name
             for name in (*self.inputs, *self.dynamic, *filter(None, [self.weight]))

@@ -25,6 +25,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def is_whole(value: float) -> bool:
+    """Tell whether a number is finite and has no fraction."""
+    return math.isfinite(value) and value == int(value)
+
+
 def check_number(name: str, value: Any, fits: Callable[[Any], bool], expected: str) -> None:
     """Refuse an argument that is no number, or that does not fit.
 

@@ -254,12 +254,12 @@ def check_target(to: str, backend: Backend, *, checked: bool = False) -> None:
         UnknownNameError: ``to`` names no pipeline.
         LoweringError: the backend has no operators.
     """
-    if to not in CONVERT:
+    if not isinstance(to, str) or to not in CONVERT:
         raise UnknownNameError(
             "unknown kind of model to convert to",
             got=repr(to),
             expected=", ".join(CONVERT),
-            hint=did_you_mean(to, CONVERT),
+            hint=did_you_mean(str(to), CONVERT),
         )
     if to != "int8" and checked and not backend.has_operators:
         raise LoweringError(

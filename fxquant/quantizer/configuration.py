@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 from torch import nn
@@ -11,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from fxquant.backends.base import backend_of
-from fxquant.errors import DuplicateNameError, InputError, SpecError
+from fxquant.errors import DuplicateNameError, InputError, SpecError, check_type
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.inputs import example_tuple
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -39,6 +40,8 @@ def configure(
 ) -> nn.Module:
     """Set what ``prepared`` was asked for, and return the float model. The arguments are the Quantizer's."""
     module = checked_model(model)
+    check_type("example_kwargs", example_kwargs, (Mapping, NoneType), "{name: input}, or None")
+    check_type("patterns", patterns, (Sequence, NoneType), "a list or tuple of Pattern objects, or None")
     prepared.backend = backend_of(backend)
     prepared.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
     prepared.patterns = known_patterns() if patterns is None else distinct(patterns)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from torch import nn
 
+from fxquant.errors import check_type
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.about import about_rows
 from fxquant.reporting.facts import facts
@@ -64,6 +66,8 @@ def report(
         >>> folder.cleanup()
     """
     file = file_to_write(path)
+    check_type("results", results, Iterable, "a list of what compare, sensitivity or another measurement gave")
+    check_type("about", about, (Mapping, NoneType), "{label: text}, or None")
     subject = subject_of(model)
     found = facts(subject, data, results)
     found["tables"] += range_tables(found["tensors"], found["units"])

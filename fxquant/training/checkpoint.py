@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.distributed.shared_numbers import compare_in_ranks
 from fxquant.distributed.sharing import active_ranks
-from fxquant.errors import InputError, writing
+from fxquant.errors import InputError, check_type, writing
 from fxquant.kernels.raw_bytes import raw_bytes
 from fxquant.plan.quant_plan import QuantPlan
 
@@ -40,6 +40,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | os.PathLike[str], identity: Mapping[str, str]) -> None:
+        check_type("checkpoint", folder, (str, os.PathLike), "the path of a folder, or None")
         self._folder = Path(folder)
         # Of ranks that share work, the first one makes the folder.
         ranks = active_ranks()

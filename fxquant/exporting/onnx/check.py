@@ -68,14 +68,14 @@ def check_runtime(check: bool | str) -> OnnxRuntime:
         ExportError: it is not installed.
     """
     name = "onnxruntime" if check is True else check
-    if name not in RUNTIMES:
+    if not isinstance(name, str) or name not in RUNTIMES:
         raise UnknownNameError(
             "there is no such runtime to check in",
             got=repr(check),
             expected=f"True, False, {', '.join(map(repr, RUNTIMES))}",
             hint=did_you_mean(str(check), list(RUNTIMES)),
         )
-    runtime = RUNTIMES[str(name)]
+    runtime = RUNTIMES[name]
     runtime.require()
     return runtime
 
