@@ -60,9 +60,8 @@ def captured(
     try:
         return _captured(model, how, example_args, example_kwargs, leaf_modules, leaf_types, keep_untraceable, trains)
     except TracingError as error:
-        given = pytree.tree_leaves((example_args, example_kwargs))
-        if any(isinstance(value, (bool, str)) for value in given):  # no node runs on them, which would say it
-            check_runs(model, example_args or (), dict(example_kwargs or {}), error)
+        if example_args is not None:  # a model that fails by itself is no matter of tracing
+            check_runs(model, example_args, dict(example_kwargs or {}), error)
         raise
 
 

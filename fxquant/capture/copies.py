@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError, TracingError
+from fxquant.capture.untraceable import fault_of
+from fxquant.errors import FxQuantError, InputError, TracingError
 from fxquant.graph.failures import first_line
 from fxquant.graph.inputs import describe_call, signature_of
 from fxquant.graph.methods import UNUSED_MODULES, UsersClass, unused_modules
@@ -83,14 +84,24 @@ def check_runs(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     """Refuse example inputs on which the model itself fails, which is then the cause of an error in a trace.
 
     Raises:
-        InputError: it says what the model raises.
+        InputError: it says what the model raises, and in which line of the user's.
     """
     given, named = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), (args, dict(kwargs)))
     copied = copy_of(model, shares_parameters=True)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=()):
             copied(*given, **named)
+    except FxQuantError:  # what tracing left behind is no fault of the model
+        return
     except Exception as failure:
+        line, _ = fault_of(failure)
+        if line:
+            raise InputError(
+                "the model itself does not run on the example inputs",
+                at=line,
+                got=f"{type(failure).__name__}: {first_line(failure)}",
+                hint=f"{type(model).__name__}.forward raises this in float too: model(*example_inputs) shows where",
+            ) from error
         raise InputError(
             f"the example inputs do not run through the model: {first_line(failure)}",
             got=describe_call(args, kwargs),

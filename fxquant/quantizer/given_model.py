@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fxquant.capture.exported.program import import_program, is_exported
-from fxquant.errors import warn
+from fxquant.errors import InputError, warn
 
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -21,12 +21,19 @@ def float_model(given: Any) -> Any:
     are those of the model. Everything else is returned as it is; nothing is changed.
 
     Raises:
+        InputError: the model's ``__init__`` does not call that of ``torch.nn.Module``.
         TracingError: the program was exported in training mode, or takes or gives what cannot be put back.
     """
     if is_exported(given):
         return import_program(given)
     if not isinstance(given, nn.Module):
         return given  # for others to refuse
+    if "_modules" not in vars(given):
+        raise InputError(
+            "the model was not set up: its __init__ does not call that of torch.nn.Module",
+            got=type(given).__name__,
+            hint=f"super().__init__() is the first line of {type(given).__name__}.__init__",
+        )
     compiled = [path for path, module in given.named_modules() if _is_compiled(module)]
     if compiled:
         warn(

@@ -6,11 +6,12 @@ import threading
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule, Tracer
 
+import fxquant as fxq
 from fxquant.capture.copies import carry_over, check_unscripted, copy_of
-from fxquant.errors import TracingError
+from fxquant.errors import InputError, TracingError
 
 
 def test_parameters_are_shared_and_buffers_are_not():
@@ -55,3 +56,44 @@ def test_a_graph_keeps_attributes_hooks_and_modes():
     assert not gm.get_submodule("1").training
     gm(torch.ones(1, 2))
     assert calls == [1]
+
+
+class Faulty(nn.Module):
+    """Its own code fails, for a reason that is not the tracing of it."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fc, self.fault, self.table = nn.Linear(4, 4), fault, {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fault == "attribute":
+            return self.missing(x)
+        if self.fault == "key":
+            return self.fc(x) * self.table["scale"]
+        if self.fault == "argument":
+            return torch.relu(self.fc(x), 3, 4)
+        assert x.shape[1] == 5, "five features"
+        return self.fc(x)
+
+
+FAULTS = {
+    "attribute": ("self.missing(x)", "AttributeError: 'Faulty' object has no attribute 'missing'"),
+    "key": ('self.table["scale"]', "KeyError: 'scale'"),
+    "argument": ("torch.relu(self.fc(x), 3, 4)", "TypeError: relu() takes 1 positional argument but 3 were given"),
+    "assertion": ("assert x.shape[1] == 5", "AssertionError: five features"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_error_of_the_model_itself_is_none_of_tracing(fault: str) -> None:
+    line, got = FAULTS[fault]
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(Faulty(fault).eval(), torch.ones(2, 4))
+    what, at, *rest = str(caught.value).splitlines()
+    assert what == "the model itself does not run on the example inputs"
+    assert at.startswith(f"  at:       {__file__}:")
+    assert line in at
+    assert rest == [
+        f"  got:      {got}",
+        "  hint:     Faulty.forward raises this in float too: model(*example_inputs) shows where",
+    ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.errors import InputError
 from fxquant.quantizer.given_model import float_model
 
 X = torch.randn(2, 4)
@@ -46,3 +48,18 @@ def test_a_submodule_that_stands_at_two_places_stays_one():
     assert plain[0] is plain[1][0] is inner.module
     assert model[0] is inner
     assert model[1][0] is inner
+
+
+class WithoutInit(nn.Module):
+    def __init__(self) -> None:
+        self.width = 4
+
+
+def test_a_model_that_was_not_set_up():
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(WithoutInit(), X)
+    assert str(caught.value) == (
+        "the model was not set up: its __init__ does not call that of torch.nn.Module\n"
+        "  got:      WithoutInit\n"
+        "  hint:     super().__init__() is the first line of WithoutInit.__init__"
+    )

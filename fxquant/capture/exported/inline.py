@@ -19,6 +19,8 @@ INLINED = {
 
 _ACTIVE = {"dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "batch_norm": 5, "rrelu": 3}
 """Operators of ATen that do something else while training -> the position of the argument that says so."""
+_TRANSFORMS = "torch._functorch.predispatch"
+"""Module of the functions that begin and end a ``torch.vmap``: graphs whose unread nodes are dropped lose them."""
 
 
 def check_in_evaluation(program: GraphModule) -> None:
@@ -48,8 +50,16 @@ def inlined(gm: GraphModule) -> GraphModule:
     Gradients flow through what the user's code kept them from: only training would tell the difference.
 
     Raises:
-        TracingError: a part of the program is in the precision of ``torch.autocast``.
+        TracingError: a part of the program is in the precision of ``torch.autocast``, or runs in ``torch.vmap``.
     """
+    for node in gm.graph.nodes:
+        if getattr(node.target, "__module__", "") == _TRANSFORMS:
+            raise TracingError(
+                "a part of the program runs inside torch.vmap, and no observer can measure single samples",
+                at=node,
+                expected="a forward that computes whole batches",
+                hint="move what calls torch.vmap into a submodule of its own, which leaf_modules can then keep whole",
+            )
     if not any(_graph_argument(node) is not None for node in gm.graph.nodes):
         return gm
     graph = Graph()

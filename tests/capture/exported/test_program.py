@@ -384,6 +384,34 @@ def test_programs_of_training_mode_are_refused(model):
     fxq.prepare(torch.export.export(nn.Sequential(nn.Linear(8, 8), *model).eval(), (X,)), X)
 
 
+class PerSample(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(lambda sample: self.fc(sample).relu())(x)
+
+
+@pytest.mark.parametrize(
+    "taken", [lambda program: program, lambda program: program.module()], ids=["program", "module"]
+)
+def test_programs_with_vmap_are_refused(taken):
+    """Their graphs begin and end it by calls that give nothing, which every graph drops."""
+    program = torch.export.export(PerSample().eval(), (X,))
+    with pytest.raises(TracingError, match=r"inside torch\.vmap[\s\S]*test_program\.py[\s\S]*hint: +move what calls"):
+        fxq.prepare(taken(program), X)
+
+
+def test_a_submodule_with_vmap_stays_whole():
+    model = nn.Sequential(PerSample(), nn.Linear(8, 4)).eval()
+    int8 = fxq.quantize(model, [X], progress=False, leaf_modules=["0"])  # as the hint says
+    assert (int8(X) - model(X)).abs().max() < 0.02
+    with pytest.warns(fxq.FxQuantWarning, match="cannot trace the submodule '0'"):
+        int8 = fxq.quantize(model, [X], progress=False)
+    assert (int8(X) - model(X)).abs().max() < 0.02
+
+
 def test_the_module_of_a_program_is_taken_too():
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
     program = export(model, X)
