@@ -150,7 +150,7 @@ def test_a_weight_that_leaves_its_frozen_range_saturates_on_both_sides():
     int8 = fxq.convert(qat).get_submodule("0")
     simulated = layer.weight_fake_quant(layer.weight)
     assert torch.equal(int8.weight.float() * int8.weight_scale, simulated.detach())
-    assert int8.weight.item() == -128
+    assert int8.weight.item() == -127
 
 
 def test_gamma_of_zero_stays_finite_and_learns():
@@ -586,3 +586,29 @@ def test_weights_are_seen_as_they_are_in_each_step():
     int8 = fxq.convert(qat)(x)
     qat.apply(fxq.disable_fake_quant)
     assert sqnr(qat(x), int8) > 28
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), lambda: nn.Conv2d(8, 6, 1, bias=False)],
+    ids=["depthwise", "1x1"],
+)
+def test_the_largest_weight_of_a_channel_learns(layer):
+    """It gets to half its size as in float; where it is clipped in each step it stays where it was."""
+    start, goal = layer(), layer()
+    with torch.no_grad():
+        for model, largest in ((start, 1.0), (goal, 0.5)):
+            model.weight.copy_(torch.linspace(0.02, 0.1, model.weight.numel()).view_as(model.weight))
+            model.weight.view(len(model.weight), -1)[:, 0] = largest
+    losses = []
+    for model in (start, fxq.prepare_qat(nn.Sequential(copy.deepcopy(start)), torch.randn(4, 8, 8, 8))):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(60):
+            x = torch.randn(4, 8, 8, 8, generator=generator)
+            loss = (model(x) - goal(x).detach()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[1] < 1.1 * losses[0] + 1e-3
