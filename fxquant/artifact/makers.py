@@ -17,6 +17,7 @@ from fxquant.fake_quantize import (
     FixedQParamsFakeQuantize,
     FusedMovingAvgObsFakeQuantize,
     LearnableFakeQuantize,
+    WeightFakeQuantize,
 )
 from fxquant.observers import (
     EntropyObserver,
@@ -41,7 +42,7 @@ MAKERS: dict[str, type[nn.Module]] = {
         EntropyObserver, FixedQParamsObserver, HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver,
         MovingAveragePerChannelMinMaxObserver, MSEObserver, NoopObserver, PercentileObserver, PerChannelMinMaxObserver,
         PlaceholderObserver, AdaRoundFakeQuantize, FakeQuantize, FixedQParamsFakeQuantize,
-        FusedMovingAvgObsFakeQuantize, LearnableFakeQuantize,
+        FusedMovingAvgObsFakeQuantize, LearnableFakeQuantize, WeightFakeQuantize,
     )
 }  # fmt: skip
 """Name in a file -> class."""

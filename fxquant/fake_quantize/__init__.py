@@ -31,6 +31,7 @@ from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize, _LearnableFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.fake_quantize.weight import WeightFakeQuantize
 
 __all__ = [
     "AdaRoundFakeQuantize",
@@ -41,6 +42,7 @@ __all__ = [
     "FusedMovingAvgObsFakeQuantize",
     "LearnableFakeQuantize",
     "StaticFakeQuantize",
+    "WeightFakeQuantize",
     "_LearnableFakeQuantize",
     "default_affine_fixed_qparams_fake_quant",
     "default_dynamic_fake_quant",

@@ -10,6 +10,7 @@ from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.fake_quantize.weight import WeightFakeQuantize
 from fxquant.observers.fixed import (
     PlaceholderObserver,
     default_fixed_qparams_range_0to1_observer,
@@ -138,15 +139,8 @@ fused_per_channel_wt_fake_quant_range_neg_127_to_127 = FusedMovingAvgObsFakeQuan
 )
 """Weights in [-127, 127], symmetric, per output channel."""
 
-# A weight is seen whole in every step, so it needs no average; that would lag behind what a step, or the batch norm
-# that is folded in, makes of the weight, and a model that is converted after few steps would have ranges of before.
-# Of [-128, 127] the largest weight is 127.5 steps, which round to 128: it would be clipped in each step, get no
-# gradient, and stay where it is. Of [-127, 127] it is the last step.
-default_qat_qconfig = QConfig(
-    activation=default_fused_act_fake_quant,
-    weight=default_fused_per_channel_wt_fake_quant.with_args(quant_min=-127, averaging_constant=1),
-)
-"""Activations uint8, affine, per tensor, by a moving average; weights int8 in [-127, 127], symmetric, per output
+default_qat_qconfig = QConfig(activation=default_fused_act_fake_quant, weight=WeightFakeQuantize.with_args())
+"""Activations uint8, affine, per tensor, by a moving average; weights int8 in [-128, 127], symmetric, per output
 channel, by the extremes of the present weight."""
 
 default_embedding_qat_qconfig = QConfig(activation=PlaceholderObserver, weight=default_embedding_fake_quant)

@@ -13,34 +13,15 @@ from fxquant import fake_quantize
 from fxquant.fake_quantize import FakeQuantize
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping, get_lsq_qconfig
 from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
+from fxquant.fake_quantize.weight import WeightFakeQuantize
 
 
-def test_grids_are_those_of_the_default_configuration_without_training_but_for_the_last_step_of_weights():
+def test_grids_are_those_of_the_default_configuration_without_training():
     qconfig = get_default_qat_qconfig()
     assert str(qconfig.activation_scheme) == "uint8 affine per tensor"
-    assert str(qconfig.weight_scheme) == "int8 [-127, 127] symmetric per channel (axis 0)"
+    assert str(qconfig.weight_scheme) == "int8 symmetric per channel (axis 0)"
     assert isinstance(qconfig.activation(), FusedMovingAvgObsFakeQuantize)
-    assert isinstance(qconfig.weight(), FusedMovingAvgObsFakeQuantize)
-
-
-def test_weights_are_not_averaged_over_steps():
-    weight = get_default_qat_qconfig().weight()
-    for factor in (1.0, 127.0, 254.0):
-        weight(torch.tensor([[0.5], [1.0]]) * factor)
-    assert weight.scale.tolist() == [1.0, 2.0]
-
-
-def test_the_largest_weight_gets_a_gradient_whatever_it_is():
-    """Of [-128, 127] it would be 127.5 steps, which are clipped."""
-    weight = get_default_qat_qconfig().weight()
-    values = (torch.arange(1, 4001).reshape(-1, 1) / 1000).requires_grad_()
-    both = torch.cat([values, -values])
-    weight(both).sum().backward()
-    assert (weight(both) - both).abs().max() <= 1e-6
-    assert values.grad.count_nonzero() == 0  # 1 of each value, -1 of its negative
-    values.grad = None
-    (weight(both) * torch.arange(2).repeat_interleave(4000).reshape(-1, 1)).sum().backward()
-    assert (values.grad == -1).all()
+    assert isinstance(qconfig.weight(), WeightFakeQuantize)
 
 
 def test_embeddings_have_a_rule_of_their_own():

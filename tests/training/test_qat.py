@@ -150,7 +150,7 @@ def test_a_weight_that_leaves_its_frozen_range_saturates_on_both_sides():
     int8 = fxq.convert(qat).get_submodule("0")
     simulated = layer.weight_fake_quant(layer.weight)
     assert torch.equal(int8.weight.float() * int8.weight_scale, simulated.detach())
-    assert int8.weight.item() == -127
+    assert int8.weight.item() == -128
 
 
 def test_gamma_of_zero_stays_finite_and_learns():
