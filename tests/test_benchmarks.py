@@ -93,6 +93,7 @@ def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [round(value, 3) for value in list(summary.values())[1:]] == [1.0, 0.667, 0.2]
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     turns = importlib.import_module("turns")

@@ -102,7 +102,7 @@ def after() -> dict[str, fxq.Quantizer]:
 
 
 @pytest.mark.filterwarnings("ignore:what was observed before equalize")
-@pytest.mark.parametrize("second", METHODS)
+@pytest.mark.parametrize("second", one_of(3, METHODS))
 @pytest.mark.parametrize("first", METHODS)
 def test_pairs(first: str, second: str, after: dict[str, fxq.Quantizer]) -> None:
     expected, found = REFUSED.get((first, second), ""), ""
@@ -189,7 +189,7 @@ def test_onnx_takes_what_was_learned(after: dict[str, fxq.Quantizer], tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore:what was observed before equalize")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", one_of(3, METHODS))
 def test_under_inference_mode(method: str, after: dict[str, fxq.Quantizer]) -> None:
     x = data()[0]
     with torch.inference_mode():
@@ -199,6 +199,7 @@ def test_under_inference_mode(method: str, after: dict[str, fxq.Quantizer]) -> N
     assert not any(tensor.is_inference() for tensor in made.state_dict().values())
 
 
+@pytest.mark.slow
 def test_gradients_of_batches_that_were_made_under_inference_mode() -> None:
     with torch.inference_mode():
         batches = [x.clone() for x in data()]

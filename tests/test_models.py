@@ -83,6 +83,7 @@ def prepared_mobilenet(mobilenet, calibration) -> fxq.Quantizer:
     return fxq.calibrate(fxq.prepare(mobilenet, calibration[0][:1]), calibration, progress=False)
 
 
+@pytest.mark.slow
 def test_real_weights_on_real_photographs(mobilenet, prepared_mobilenet, calibration):
     photographs, _ = labelled_batch()
     expected, int8 = mobilenet(photographs), fxq.convert(prepared_mobilenet)

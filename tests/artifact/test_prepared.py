@@ -23,6 +23,7 @@ from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import NamedClass
 from fxquant.observers.base import ObserverBase
+from tests.sampling import one_of
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -201,6 +202,7 @@ def test_the_values_of_the_example_are_not_in_the_file(tmp_path: Path) -> None:
     assert (example.shape, example.dtype, example.count_nonzero().item()) == (x.shape, x.dtype, 0)
 
 
+@pytest.mark.slow
 def test_learned_rounding(tmp_path: Path) -> None:
     torch.manual_seed(0)
     data = [torch.randn(8, 3, 6, 6) for _ in range(2)]
@@ -233,7 +235,9 @@ def trained(model: nn.Module, qconfig: Any, *inputs: Tensor) -> Any:
     return qat
 
 
-@pytest.mark.parametrize("qconfig", [None, fxq.get_lsq_qconfig(weight_bits=4)], ids=["default", "learned qparams"])
+@pytest.mark.parametrize(
+    "qconfig", one_of(2, [None, fxq.get_lsq_qconfig(weight_bits=4)]), ids=["default", "learned qparams"]
+)
 def test_a_model_that_was_trained(qconfig: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 3, 6, 6)

@@ -17,6 +17,7 @@ from fxquant.calibration.interpreter import CalibrationInterpreter
 from fxquant.errors import FxQuantWarning, InputError
 from tests.calibration.network import ranges
 from tests.outputs import rounding_outputs
+from tests.sampling import one_of
 
 
 def test_observing_returns_the_float_output_to_the_bit(model):
@@ -133,7 +134,7 @@ values. A moving average weighs the newest batch most, so that order and size of
 of a channel is a float sum, which is the same but for rounding."""
 
 
-@pytest.mark.parametrize("kind", ORDERLESS)
+@pytest.mark.parametrize("kind", one_of(3, ORDERLESS))
 @settings(max_examples=25, deadline=None)
 @given(cuts=st.lists(st.integers(0, 40), max_size=8), seed=st.integers(0, 2**16))
 def test_grids_do_not_depend_on_how_values_are_cut_into_batches_nor_on_their_order(kind, cuts, seed):
@@ -220,6 +221,7 @@ def test_until_stable_says_if_there_was_too_little_data_to_tell(model):
     )
 
 
+@pytest.mark.slow
 def test_memory_is_the_same_after_10_and_1000_batches():
     prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(8, 4))
 

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, prune
 import fxquant as fxq
 from fxquant.capture.hooks import materialize_parametrizations
 from fxquant.errors import FxQuantWarning
+from tests.sampling import one_of
 
 X = torch.rand(2, 4)
 
@@ -114,7 +115,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("capture", ["auto", "export"])
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", one_of(3, HOOKS))
 def test_hooks_of_an_exported_model_run_once(name, capture):
     model, seen = MakesModules().eval(), []
     HOOKS[name](model)

@@ -31,6 +31,7 @@ def test_the_runtimes_are_those_that_exist():
     assert tuple(TARGETS) == RUNTIMES
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ONNX Runtime.s kernels differ")  # on processors without VNNI
 @pytest.mark.parametrize("target", one_of(len(RUNTIMES), RUNTIMES))  # tests/exporting has each
 def test_onnx(arguments, target, tmp_path, capsys):

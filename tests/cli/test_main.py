@@ -93,6 +93,7 @@ def test_misspelt_words(arguments: list[str], near: str, capsys: pytest.CaptureF
     assert capsys.readouterr().err.endswith(f"did you mean {near!r}?\n")
 
 
+@pytest.mark.slow
 def test_values_of_the_environment_that_cannot_be() -> None:
     done = python("-m", "fxquant", "doctor", FXQUANT_DEBUG="9")
     assert done.returncode == 1

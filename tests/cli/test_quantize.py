@@ -45,6 +45,7 @@ def test_a_folder_becomes_a_file_with_its_accuracy(arguments, images, tmp_path, 
     assert fxq.load(path)(torch.zeros(5, 3, 8, 8)).shape == (5, 2)
 
 
+@pytest.mark.slow
 def test_the_name_of_the_file_says_its_kind(arguments, tmp_path, capsys):
     onnx = pytest.importorskip("onnx")
     path = tmp_path / "small.onnx"

@@ -15,6 +15,7 @@ from fxquant.compat.qconfig import QConfig, default_debug_qconfig
 from fxquant.compat.qconfig_mapping import QConfigMapping
 from fxquant.compat.quantize_fx import prepare_fx
 from fxquant.errors import FxQuantWarning, SpecError, StateError
+from tests.sampling import one_of
 
 CONSTRUCTORS = [name for name in observer.__all__ if name.startswith(("default_", "weight_", "per_channel"))]
 CHOOSE = [name for name in CONSTRUCTORS if not any(word in name for word in ("dynamic", "debug", "place", "reuse"))]
@@ -43,7 +44,7 @@ def test_qparams_are_those_of_torch_ao(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("bins", [2, 3, 10])
+@pytest.mark.parametrize("bins", one_of(3, [2, 3, 10]))
 def test_histograms_are_those_of_torch_ao(bins):
     theirs = pytest.importorskip("torch.ao.quantization.observer")
     ours, other = observer.HistogramObserver(bins=bins), theirs.HistogramObserver(bins=bins)

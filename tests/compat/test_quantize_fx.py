@@ -34,6 +34,7 @@ from fxquant.compat.quantize_fx import (
 )
 from fxquant.errors import FxQuantWarning, InputError, UnknownNameError
 from fxquant.nn import QuantizedConv, QuantizedLinear, QuantizedRecurrent
+from tests.sampling import one_of
 
 
 class Net(nn.Module):
@@ -395,7 +396,7 @@ class Either(nn.Module):
         return self.last(torch.cond(x.sum() > 0, self.first, self.second, (x,)))
 
 
-@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("trains", one_of(2, [False, True]))
 def test_branches_stay_float_and_the_coverage_says_so(trains: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 16)

@@ -98,6 +98,7 @@ def test_standalone_modules_are_exported_in_explicit_form(taken, given, convert)
     assert "quantized_decomposed.quantize_per_tensor.default" in targets
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_standalone_modules_are_written_as_onnx(tmp_path):
     pytest.importorskip("onnxruntime")

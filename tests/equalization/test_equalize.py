@@ -90,6 +90,7 @@ def error(model: nn.Module, start: fxq.Quantizer, data: list[Tensor]) -> float:
         return float((int8(data[0]) - model(data[0])).square().mean())
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5), st.integers(0, 99))
 def test_the_equalized_graph_computes_the_same(kinds, seed):
@@ -305,6 +306,7 @@ class PostNorm(nn.Module):
         return x + self.down(F.gelu(self.up(x)))
 
 
+@pytest.mark.slow
 def test_norms_that_the_stream_reads_get_a_second_one_for_their_layers(monkeypatch):
     monkeypatch.setenv("FXQUANT_VERIFY", "1")
     model = PostNorm().eval()
@@ -362,6 +364,7 @@ class Queries(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+@pytest.mark.slow
 def test_queries_and_keys_are_scaled_head_by_head(monkeypatch):
     monkeypatch.setenv("FXQUANT_VERIFY", "1")
     model = Queries().eval()

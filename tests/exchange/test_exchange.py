@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantError, InputError, SpecError, StateError, UnknownNameError
 from fxquant.exchange.given import short
+from tests.sampling import one_of
 
 
 class Net(nn.Module):
@@ -400,6 +401,7 @@ SCALES = st.floats(2**-20, 1024, width=32)
 CHANNELS = st.lists(SCALES, min_size=8, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     scale=SCALES,
@@ -475,7 +477,7 @@ def test_names_that_the_file_has_not(tmp_path: Path) -> None:
         fxq.apply_qparams(prepared, table, names={second: first})
 
 
-@pytest.mark.parametrize("learn", [fxq.adaround, fxq.reconstruct, fxq.gptq], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("learn", one_of(3, [fxq.adaround, fxq.reconstruct, fxq.gptq]), ids=lambda each: each.__name__)
 def test_weights_that_are_learned_afterwards_have_scales_of_their_own(learn: Any) -> None:
     """Their integers were taken for those of the scales that were given."""
     torch.manual_seed(0)

@@ -115,6 +115,7 @@ print(json.dumps(fxq.export(fxq.quantize(model, [x], progress=False), x).module(
 """
 
 
+@pytest.mark.slow
 def test_torchs_own_module_behind_ours(without_theirs: list[Any]) -> None:
     """A schema can be defined once. Ours are defined only where that module cannot be imported; should it appear later
     all the same, torch refuses the second definition, and what is there goes on working."""

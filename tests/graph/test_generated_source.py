@@ -17,6 +17,7 @@ from torch.fx import graph_module
 
 import fxquant as fxq
 from fxquant.capture.tracing import trace
+from tests.sampling import one_of
 
 X = torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8)
 
@@ -76,7 +77,7 @@ class Keywords(nn.Module):
         return F.linear(y, getattr(self, "yield")) * getattr(self, "None") + getattr(self, "True")
 
 
-@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference", "training"])
+@pytest.mark.parametrize("form", one_of(3, ["int8", "fake_quant", "reference", "training"]))
 def test_keywords_of_python_are_names_as_others_are(form: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 4)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError
 from fxquant.nn.linear import QuantizedDynamicLinear
+from tests.sampling import one_of
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -123,7 +124,7 @@ def every_model_and_form() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("name", "form"), every_model_and_form())
+@pytest.mark.parametrize(("name", "form"), one_of(3, every_model_and_form()))
 def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
     quantizer, x = prepared(name)
     eager = fxq.convert(quantizer, to=form, **({"engine": "graph"} if form == "int8" else {}))
@@ -176,7 +177,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("name", one_of(3, COPIES))
 def test_a_copy_is_captured_before_its_first_run(name):
     quantizer, x = prepared("resnet")
     model = COPIES[name](fxq.convert(quantizer))

@@ -18,6 +18,7 @@ from fxquant.graph.recurrent import RecurrentShape, split_weight, stacked, stack
 from fxquant.nn.quantized_recurrent import QuantizedRecurrent
 from fxquant.nn.simulated_recurrent import as_it_is, simulate, values_inside
 from fxquant.plan.spec import Dynamic, QParams, QScheme
+from tests.sampling import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -171,7 +172,7 @@ def test_cells_go_a_step(kind, form):
                 assert sqnr(exact, result) > ROUNDED
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_of(3, FORMS))
 @pytest.mark.parametrize(("lengths", "how"), [([3, 7, 5], {"enforce_sorted": False}), ([7, 4, 1], {})])
 def test_packed_sequences(layer, form, lengths, how):
     model, inputs = Packed(layer, **how), (sequence(layer), torch.tensor(lengths))
@@ -292,7 +293,7 @@ def test_a_quantizer_is_saved(tmp_path: Path):
     assert torch.equal(fxq.convert(restored)(x), fxq.convert(quantizer)(x))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_of(3, FORMS))
 def test_the_explicit_form_and_the_exported_graph(form):
     x = torch.randn(2, 5, 4)
     converted = fxq.convert(fxq.prepare(Classifier().eval(), x, fxq.default_dynamic_qconfig), to=form)
@@ -374,7 +375,7 @@ def calibrated(model: nn.Module, *batches: Any) -> fxq.Quantizer:
     return fxq.calibrate(fxq.prepare(model, batches[0], rules), batches, progress=False)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_of(3, FORMS))
 def test_known_qparams_stay_near_to_float(layer, form):
     model, inputs = Whole(layer), (sequence(layer), first_states(layer))
     quantizer = calibrated(model, inputs)

@@ -357,6 +357,7 @@ def test_a_frozen_batch_norm_is_folded_as_a_batch_norm_is():
     assert frozen_names == plain_names
 
 
+@pytest.mark.slow
 def test_a_detectors_backbone():
     x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     plans = []

@@ -254,6 +254,7 @@ def test_a_file_that_names_what_is_not_there(tmp_path: Path) -> None:
             fxq.load(tmp_path / "b.fxq")
 
 
+@pytest.mark.slow
 def test_a_network() -> None:
     torch.manual_seed(0)
     net, x = torchvision.models.resnet18(weights=None).eval(), torch.randn(2, 3, 64, 64)

@@ -14,6 +14,7 @@ import fxquant as fxq
 from fxquant.capture.tracing import trace
 from fxquant.measure.noise import sqnr
 from fxquant.passes.normalize import ALIASED, GIVEN, NO_PLAIN_FORM, PROMOTED, normalize
+from tests.sampling import one_of
 
 
 class Net(nn.Module):
@@ -120,7 +121,7 @@ ALL_INTEGERS = (
 )
 
 
-@pytest.mark.parametrize("body", [*ALL_INTEGERS, number], ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", one_of(3, [*ALL_INTEGERS, number]), ids=lambda body: body.__name__)
 def test_it_is_a_join_with_the_values_of_the_float_model(body):
     model = net(body)
     prepared = fxq.prepare(model, X)

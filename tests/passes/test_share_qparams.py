@@ -15,6 +15,7 @@ from fxquant.measure.noise import sqnr
 from fxquant.nn import QuantizedCat
 from fxquant.observers.defaults import default_per_channel_weight_observer
 from fxquant.plan.spec import Observed, SharedWith, TensorRef
+from tests.sampling import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:values of very different size are joined:fxquant.errors.FxQuantWarning")
 """Which is what these models do; the warning has tests of its own, in tests/calibration/test_joined_ranges.py."""
@@ -98,7 +99,7 @@ READ_BESIDES: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", READ_BESIDES)
+@pytest.mark.parametrize("name", one_of(3, READ_BESIDES))
 def test_what_else_reads_a_joined_value_finds_it_on_a_grid_of_its_own(name):
     x, model = data(), Joining(READ_BESIDES[name]).eval()
     prepared = calibrated(model, x)

@@ -25,6 +25,7 @@ from fxquant.passes.unit_choice import (
 )
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
+from tests.sampling import one_of
 
 FEATURES = 6
 COSTS = "only float operators read it ({})"
@@ -154,7 +155,7 @@ def test_units_and_what_they_give(name):
     assert {node: reason for node, reason in reasons(prepared).items() if node in excused or not excused} == excused
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", one_of(3, BODIES))
 def test_every_form_agrees(name):
     prepared = prepare(BODIES[name][0])
     x = torch.randn(5, FEATURES)[:4]

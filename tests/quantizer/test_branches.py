@@ -15,6 +15,7 @@ import fxquant as fxq
 from fxquant.errors import CalibrationError, warn
 from fxquant.measure.noise import sqnr
 from fxquant.plan.qconfig import NOTHING_MATCHES
+from tests.sampling import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
 
@@ -57,7 +58,7 @@ def layers(model: nn.Module) -> list[str]:
 CALLS = [f"cond.when_{name}" for name in ("true.up", "false.down")]
 
 
-@pytest.mark.parametrize("door", ["program", "auto"])
+@pytest.mark.parametrize("door", one_of(2, ["program", "auto"]))
 def test_both_branches_are_quantized(model, door):
     data = batches(model)
     given: Any = torch.export.export(model, (data[0],), strict=False) if door == "program" else model
@@ -78,6 +79,7 @@ def test_both_branches_are_quantized(model, door):
     assert layers(fxq.convert(prepared)) == ["first", *CALLS, "last"]
 
 
+@pytest.mark.slow
 def test_copies_states_and_the_explicit_form_have_the_branches(model):
     data = batches(model)
     prepared = fxq.prepare(model, data[0])
@@ -133,6 +135,7 @@ def in_float(model: nn.Module, products: int, config: Any = None) -> list[tuple[
     return [(row.node, row.macs, row.reason) for row in before]
 
 
+@pytest.mark.slow
 def test_a_branch_that_cannot_be_prepared_has_a_row_with_the_error(model):
     nothing = "the branch could not be quantized: PlanError: the model has no operator that can be quantized"
     config = fxq.get_default_qconfig_mapping().set_module_name("down", None)
@@ -167,6 +170,7 @@ def test_a_branch_with_nothing_to_quantize_has_a_row():
     assert "no operator that can be quantized" in reason
 
 
+@pytest.mark.slow
 def test_rules_name_layers_of_branches_by_their_paths_in_the_model(model):
     x = torch.ones(2, 8)
     whole = nn.Sequential(nn.Linear(8, 8), model).eval()
@@ -216,6 +220,7 @@ class Nests(nn.Module):
         return torch.cond(y.sum() > 0, positive, lambda y: y - 1, (y,))
 
 
+@pytest.mark.slow
 def test_branches_in_branches():
     torch.manual_seed(0)
     model = Nests().eval()
@@ -250,7 +255,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
 
 
-@pytest.mark.parametrize("form", ["int8", "reference"])
+@pytest.mark.parametrize("form", one_of(2, ["int8", "reference"]))
 def test_a_branch_behind_a_float_layer_warns_of_no_gradients(model, form):
     """Its operands ask for gradients because the layer has parameters; the caller of the model asks for none."""
     data = batches(model)

@@ -11,6 +11,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.errors import InputError, listing
 from fxquant.graph.module import get_metadata
+from tests.sampling import one_of
 
 X = torch.rand(2, 3)
 
@@ -36,7 +37,7 @@ class Named(nn.Module):
         return self.other(torch.relu(getattr(self, self.name)(x)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_of(3, NAMES))
 def test_any_name_is_the_users(name):
     torch.manual_seed(0)
     net = Named(name).eval()
@@ -100,7 +101,9 @@ class Part(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["child", "parameter", "buffer"])
-@pytest.mark.parametrize("name", ["graph", "_graph", "meta", "code", "recompile", "print_readable", "shape_env"])
+@pytest.mark.parametrize(
+    "name", one_of(3, ["graph", "_graph", "meta", "code", "recompile", "print_readable", "shape_env"])
+)
 def test_names_of_traced_models_are_taken_inside_of_a_model_alone(kind: str, name: str) -> None:
     model = Part(kind, name).eval()
     for prepare in (fxq.prepare, fxq.prepare_qat):

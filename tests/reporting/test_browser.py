@@ -50,6 +50,7 @@ def test_the_graph_has_a_box_per_unit_and_a_link_per_value(small: Path, opened: 
     assert set(re.findall(r'data-node="([^"]+)"', every)) > {"conv", "bn", "add"}
 
 
+@pytest.mark.slow
 def test_bookkeeping_is_hidden_until_it_is_asked_for(halves: fxq.Quantizer, tmp_path: Path, opened: Opened) -> None:
     page = fxq.report(halves, tmp_path / "report.html")
     shown = {"x", "linear", "chunk", "getitem_2", "cat", "reshape", "_tensor_constant0", "add", "output"}
@@ -147,6 +148,7 @@ def test_the_search_finds_by_any_word(small: Path, opened: Opened) -> None:
     assert "log_softmax" in words(opened(small, "", script + enter), "details")
 
 
+@pytest.mark.slow
 def test_light_and_dark_and_a_phone(small: Path, opened: Opened) -> None:
     assert 'data-theme="light"' in opened(small)
     assert 'data-theme="dark"' in opened(small, "", "document.getElementById('theme').click();")

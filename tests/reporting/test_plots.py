@@ -14,6 +14,7 @@ def plots(calibrated: fxq.Quantizer) -> Plots:
     return Plots(calibrated, [calibrated.example_args[0]])
 
 
+@pytest.mark.slow
 def test_everything_is_written_as_svg(plots: Plots, tmp_path: Path) -> None:
     files = plots.save(tmp_path / "made")
     names = {path.relative_to(tmp_path / "made").as_posix() for path in files}

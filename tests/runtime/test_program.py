@@ -72,6 +72,7 @@ def test_several_threads_may_run_one_program():
     assert all(torch.equal(found[i], wanted[i % 8]) for i in range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.environ.get("FXQUANT_SANITIZE") == "1", reason="AddressSanitizer ends a process that finds no memory"
 )

@@ -29,6 +29,7 @@ from fxquant.runtime import program_engine as module_under_test
 from fxquant.runtime.execution_plan import ExecutionPlan
 from fxquant.runtime.program_engine import PLANS
 from fxquant.samples.networks import make_meaningful
+from tests.sampling import one_of
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 
@@ -412,7 +413,9 @@ def test_keywords_and_several_inputs():
     assert torch.equal(model(a, b=b)["sum"], graph(a, b)["sum"])
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet"])
+@pytest.mark.parametrize(
+    "name", one_of(3, ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet"])
+)
 def test_networks_run_as_one_program_on_every_instruction_set(name):
     more = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
     torch.manual_seed(0)
@@ -449,6 +452,7 @@ def check_network(network: nn.Module, programs: int | None, isas=("",)) -> None:
                 assert torch.equal(model(other), graph(other))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:calibration saw one and the same number")  # of a channel whose ReLU is dead
 @settings(max_examples=8, deadline=None)
 @given(
@@ -478,6 +482,7 @@ def test_drawn_networks(channels, kernel, stride, size, batch, act):
     assert torch.equal(model(image(batch, 3, size, size, seed=5)), graph(image(batch, 3, size, size, seed=5)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("FXQUANT_SANITIZE") == "1", reason="AddressSanitizer keeps what was freed")
 def test_ten_thousand_calls_from_four_threads_leave_memory_and_bits_as_they_are(models):
     model, graph = models

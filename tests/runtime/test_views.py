@@ -15,6 +15,7 @@ import fxquant as fxq
 from fxquant.errors import CalibrationError
 from fxquant.kernels.library import available_isas
 from fxquant.runtime import engine_of
+from tests.sampling import one_of
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 
@@ -148,7 +149,7 @@ def in_python(engine) -> set[str]:
     return {name for plan in engine.plans for name, _ in plan.in_python}
 
 
-@pytest.mark.parametrize("model", SEQUENCES)
+@pytest.mark.parametrize("model", one_of(3, SEQUENCES))
 def test_parts_of_sequences(model):
     torch.manual_seed(0)
     engine = check_calls(model, SEQUENCE_INPUTS)
@@ -276,6 +277,7 @@ def leaves(result) -> list[Tensor]:
     return [result[0], *result[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fxquant.errors.FxQuantWarning")
 def test_drawn_views_and_operators():
     checked = [names for seed in range(12) if (names := check_drawn(seed)) is not None]

@@ -113,6 +113,7 @@ def test_source_archives_and_debian_packages_are_read_as_they_are(index: Path) -
     assert package.read_all(["usr/a.txt", "usr/b.txt"]) == {"usr/a.txt": CONTENT, "usr/b.txt": CONTENT}
 
 
+@pytest.mark.slow
 def test_a_file_in_the_cache_is_checked_before_it_is_used(index: Path) -> None:
     archive = Archive("tiny==1.0", make_wheel(index))
     path = archive.path()

@@ -173,6 +173,7 @@ def test_the_seed_decides_and_files_do_not() -> None:
     assert not states_equal(learned(iterations=4, seed=1), whole)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learned(iterations=6)
     save = Checkpoint.save
@@ -205,6 +206,7 @@ def test_a_block_whose_error_does_not_fall_stays_as_it_was() -> None:
     assert str(found.reconstruction).count("as before") == len(rows)
 
 
+@pytest.mark.slow
 def test_which_scales_are_learned_and_which_weights() -> None:
     rows = learned(prepared(2, 8), iterations=2).reconstruction.rows
     assert [row.scales for row in rows] == [0, 0, 0, 0]

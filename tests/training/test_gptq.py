@@ -129,6 +129,7 @@ def test_outputs_are_nearer_to_float_and_nothing_else_is_touched() -> None:
     assert noise[1] < 0.7 * noise[0]
 
 
+@pytest.mark.slow
 def test_the_table_says_what_is_left() -> None:
     text = str(rounded().reconstruction)
     assert text.splitlines()[0].split() == ["unit", "pattern", "inputs", "nearest", "rounded", "part", "note"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, PlanError, UnknownNameError
 from fxquant.training.checkpoint import Checkpoint, Learned
+from tests.sampling import one_of
 
 FEW = 60
 """Steps: enough for tiny layers to find a better rounding than the nearest."""
@@ -188,11 +189,12 @@ def test_without_gradients_around_it_learns_the_same() -> None:
     assert states_equal(result, learned(iterations=5))
 
 
-@pytest.mark.parametrize("kind", [Residual, Odd])
+@pytest.mark.parametrize("kind", one_of(2, [Residual, Odd]))
 def test_values_in_files_give_the_same_bits(kind: type[nn.Module]) -> None:
     assert states_equal(learned(kind, memory=0, iterations=10), learned(kind, iterations=10))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learned(iterations=10)
     save = Checkpoint.save

@@ -123,6 +123,7 @@ def test_room_to_write_to() -> None:
             assert int(tensor.fill_(2).sum()) == 4 * KILO
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere files go with the folder")
 def test_files_go_with_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

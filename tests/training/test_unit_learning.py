@@ -14,6 +14,7 @@ from fxquant.observers import MinMaxObserver
 from fxquant.training.rounding_steps import Learning
 from fxquant.training.unit_learning import learn, turn_single_values
 from fxquant.training.unit_samples import Samples
+from tests.sampling import one_of
 
 WEIGHT = torch.tensor([[0.35, 0.4, 0.45, 0.42]])
 """On a grid of step 1, where the best sum is no sum of nearest steps."""
@@ -57,7 +58,7 @@ def test_it_learns_which_to_round_up() -> None:
     assert module.V.grad is None
 
 
-@pytest.mark.parametrize("values", [[0.4] * 4, [0.3] * 6, [0.25] * 8, [0.45] * 16, [-0.4] * 5], ids=str)
+@pytest.mark.parametrize("values", one_of(3, [[0.4] * 4, [0.3] * 6, [0.25] * 8, [0.45] * 16, [-0.4] * 5]), ids=str)
 def test_weights_that_are_all_alike_are_rounded_apart(values: list[float]) -> None:
     """By symmetry all have one slope; the best sum takes some up and others down."""
     weight = torch.tensor([values])

@@ -468,6 +468,7 @@ def test_rules_name_modules_and_classes_as_for_the_model(rule, floats):
     assert prepared.modules["inner.head"].weight is prepared.modules["inner.embed"].weight
 
 
+@pytest.mark.slow
 def test_what_a_program_gives_trains_and_travels(tmp_path):
     model = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4)
     x = torch.randn(2, 3, SIDE, SIDE)
@@ -528,7 +529,7 @@ def test_attention_with_a_constant_mask_computes_the_same(name):
         torch.testing.assert_close(gm(x, x), model(x, x))
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("name", one_of(3, ATTENTIONS))
 def test_attention_is_folded_back(name):
     torch.manual_seed(3)
     call, arguments = ATTENTIONS[name]

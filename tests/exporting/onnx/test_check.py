@@ -14,6 +14,7 @@ import fxquant as fxq
 from fxquant.errors import ExportError, FxQuantWarning
 from fxquant.exporting.onnx import check, runtimes
 from tests.exporting.onnx.test_export import TOKENS, Attention, X, converted, net
+from tests.sampling import one_of
 
 POOL = ("GlobalAveragePool",)
 FAR = ("kernel", "why", "float")
@@ -85,6 +86,7 @@ class Float(nn.Module):
         return self.two(torch.tanh(self.one(x)))
 
 
+@pytest.mark.slow
 def test_reasons_of_forms_that_stay_float(tmp_path):
     model = converted(Float(), backend="openvino")
     report = fxq.export_onnx(model, tmp_path / "net.onnx", X, target="onnxruntime", check=True)
@@ -98,20 +100,23 @@ def test_reasons_of_forms_that_stay_float(tmp_path):
 
 @pytest.mark.parametrize(
     ("bias", "relu", "reason"),
-    [
-        (
-            True,
-            False,
-            "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
-        ),
-        (
-            True,
-            True,
-            "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
-        ),
-        (False, False, ""),
-        (False, True, ""),
-    ],
+    one_of(
+        3,
+        [
+            (
+                True,
+                False,
+                "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
+            ),
+            (
+                True,
+                True,
+                "its input is quantized with a range of each call, and the runtime's kernel for that takes no bias",
+            ),
+            (False, False, ""),
+            (False, True, ""),
+        ],
+    ),
 )
 def test_layers_whose_ranges_are_measured_in_each_call(tmp_path, bias, relu, reason):
     torch.manual_seed(0)
@@ -123,6 +128,7 @@ def test_layers_whose_ranges_are_measured_in_each_call(tmp_path, bias, relu, rea
     assert report.breaches == ()
 
 
+@pytest.mark.slow
 def test_attention(tmp_path):
     torch.manual_seed(0)
     report = fxq.export_onnx(converted(Attention(), TOKENS), tmp_path / "net.onnx", TOKENS, check=True)
@@ -166,6 +172,7 @@ def test_a_loop_reads_what_is_outside_of_it(tmp_path, logged):
     assert not [record for record in logged.records if record.name.startswith("onnx")]
 
 
+@pytest.mark.slow
 def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
     genuine = runtimes.session
 
@@ -222,12 +229,14 @@ def test_what_counts_as_different(found, wanted, distance, expected):
 
 
 class TestDtypes:
+    @pytest.mark.slow
     def test_half(self, tmp_path):
         x = X.half()
         report = fxq.export_onnx(converted(net().half(), x), tmp_path / "net.onnx", x, check=True)
         assert report.breaches == ()
         assert max(row.unfused_steps for row in report.rows) <= 1
 
+    @pytest.mark.slow
     def test_bfloat16_is_refused_before_a_file_is_written(self, tmp_path):
         x = X.bfloat16()
         model = converted(net().bfloat16(), x)
@@ -236,6 +245,7 @@ class TestDtypes:
         assert not list(tmp_path.iterdir())
         fxq.export_onnx(model, tmp_path / "net.onnx", x)
 
+    @pytest.mark.slow
     def test_float64_has_no_kernels(self, tmp_path):
         with pytest.raises(ExportError, match="ONNX Runtime cannot run this unit of the file") as caught:
             fxq.export_onnx(converted(net().double(), X.double()), tmp_path / "net.onnx", X.double(), check=True)
@@ -260,6 +270,7 @@ class Choosing(nn.Module):
         return values, indices, y > 0.5, y.max()
 
 
+@pytest.mark.slow
 def test_indices_are_not_judged_as_quantized_values(tmp_path, monkeypatch):
     x = torch.randn(4, 8)
     model = converted(Choosing(), x)

@@ -202,6 +202,7 @@ def assert_einsum(equation, constant):
         torch.testing.assert_close(gm(*others), torch.einsum(equation, *others), atol=CLOSE_IN_DOUBLE, rtol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(equations(), st.sampled_from([None, 0, 1]))
 def test_it_is_the_einsum_also_of_other_sizes(equation, constant):
