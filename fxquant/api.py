@@ -111,9 +111,9 @@ def calibrate(
 
     Returns:
         ``prepared``, whose ``calibration_report()`` shows what was found; what looks wrong is
-        warned of, once. What the model itself keeps from call to call, in a buffer or in a module that is kept whole,
-        is as it was before. An interrupt keeps what was observed until then (inside of :func:`share_work` its
-        ``checkpoint`` keeps it, and without one each rank what it observed itself).
+        warned of, once. Buffers that the model writes to from call to call are as they were before. An interrupt keeps
+        what was observed until then (inside of :func:`share_work` its ``checkpoint`` keeps it, and without one each
+        rank what it observed itself).
 
     Raises:
         InputError: a batch of the wrong kind; the message shows what came and what was expected.

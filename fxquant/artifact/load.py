@@ -64,7 +64,7 @@ def load(
             needs modules that were not given.
     """
     check_type("limits", limits, (LoadLimits, NoneType), "LoadLimits(...), or None")
-    check_type("modules", modules, (Mapping, NoneType), "{path: module}, or None")
+    check_type("modules", modules, (Mapping, nn.ModuleDict, NoneType), "{path: module}, or None")
     header = read_header(path, limits or LoadLimits())
     try:
         model = _model(path, header, modules or {}, limits or LoadLimits(), device)

@@ -49,6 +49,11 @@ _ALWAYS = (*_COPIES, torch.positive, operator.pos)
 _IDLE_WITH_ONE = (torch.mul, torch.div)
 """Operators that give their first argument back, in new memory, where the second is the number 1."""
 
+_LAYERS = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+
 _BY_ELEMENT = frozenset(
     (
         *(torch.clamp, torch.sigmoid, torch.tanh),
@@ -193,8 +198,10 @@ class _Memory:
 def _may_go(node: Node, memory: _Memory) -> bool:
     """Tell whether nothing notices that a no-op is gone."""
     source: Any = node.args[0]
-    if node.target in _CONVERSIONS and (is_given(source) or (_follows_another(node) and memory.is_returned(node))):
+    if node.target in _CONVERSIONS and (is_given(source) or (node.target == "type_as" and memory.is_returned(node))):
         return False  # another batch may come in another dtype
+    if _follows_another(node) and not (_comes_from_layer(source) and _goes_to_layers(node)):
+        return False  # so may that of the other, and what is computed of no weight stands where it was made
     if not _copies(node):
         return True
     info = value_of(source)
@@ -205,7 +212,25 @@ def _may_go(node: Node, memory: _Memory) -> bool:
 
 def _follows_another(node: Node) -> bool:
     """``y.to(x.dtype)``"""
-    return len(node.all_input_nodes) > 1
+    return node.target == "to" and len(node.all_input_nodes) > 1
+
+
+def _comes_from_layer(node: Node) -> bool:
+    """Tell whether a value has dtype and device of a layer's weight: its result, or computed of it by element."""
+    if isinstance(module_of(node), _LAYERS):
+        return True
+    return (_is_by_element(node) or node.target == "to") and _comes_from_layer(cast(Node, node.args[0]))
+
+
+def _goes_to_layers(node: Node) -> bool:
+    """Tell whether layers alone read a value, or what is computed of it: they refuse a dtype but their own."""
+    readers = [user for user in node.users if not (_asks_for_size_or_kind(user) or user.args[1:] == ("device",))]
+    for user in readers:
+        if isinstance(module_of(user), _LAYERS):
+            continue
+        if not (_is_by_element(user) or user.target == "to") or user.args[0] is not node or not _goes_to_layers(user):
+            return False
+    return bool(readers)
 
 
 def _copies(node: Node) -> bool:

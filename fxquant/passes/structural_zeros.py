@@ -94,12 +94,16 @@ def _sum_of_taps(layer: Any, node: Node) -> Callable[[Tensor], Tensor] | None:
     if not isinstance(layer, TRANSPOSED):
         return lambda x: layer._conv_forward(x, ones, None)
     function = TRANSPOSED_FUNCTIONS[len(layer.kernel_size) - 1]
-    dims, sizes = len(layer.kernel_size), spatial_sizes(node)
+    sizes = spatial_sizes(node)
     assert sizes is not None  # all operands have shapes
+    # The size may be asked for in the call, and then torch takes less than it gives of itself.
+    geometry = zip(*sizes, layer.stride, layer.padding, layer.kernel_size, layer.dilation, strict=True)
+    added = [
+        size - ((count - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)
+        for count, size, stride, padding, kernel, dilation in geometry
+    ]
 
     def run(x: Tensor, *_: Any, **__: Any) -> Tensor:
-        geometry: Any = (layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation)
-        added = layer._output_padding(x, list(sizes[1]), *geometry)  # the size may be asked for in the call
         options: Any = (layer.stride, layer.padding, added, layer.groups, layer.dilation)
         return function(x, ones, None, *options)
 

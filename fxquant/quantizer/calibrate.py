@@ -112,7 +112,7 @@ def calibrate_prepared(
     stable = False
     example = prepared.example_args if prepared.has_example else None
     found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
-    with prepared.run_state.of_the_model_undone():  # what is converted begins as the float model does
+    with prepared.run_state.buffers_undone():  # what is converted begins as the float model does
         for index, (args, kwargs) in enumerate(found):
             with error_context(f"calibration batch {index}"):
                 prepared.observe(*args, **kwargs)  # observe_batch, unless a subclass overrides it

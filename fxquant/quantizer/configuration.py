@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -41,7 +41,7 @@ def configure(
     """Set what ``prepared`` was asked for, and return the float model. The arguments are the Quantizer's."""
     module = checked_model(model)
     check_type("example_kwargs", example_kwargs, (Mapping, NoneType), "{name: input}, or None")
-    check_type("patterns", patterns, (Sequence, NoneType), "a list or tuple of Pattern objects, or None")
+    check_type("patterns", patterns, (Collection, NoneType), "a list or tuple of Pattern objects, or None")
     prepared.backend = backend_of(backend)
     prepared.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
     prepared.patterns = known_patterns() if patterns is None else distinct(patterns)

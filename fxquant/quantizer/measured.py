@@ -39,8 +39,8 @@ def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) ->
 def check_parity(prepared: PreparedModel, int8: GraphModule, simulated: GraphModule, batch: Any) -> Parity:
     """Compare int8 operators, their reference and the simulation on a batch, and warn of what breaks the contract."""
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
-    # The batch leaves no trace in what is returned: not in a cache of the model, say.
-    undone = RunState(int8, nn.Module(), ()).of_the_model_undone()
+    # The batch leaves no trace in buffers of what is returned: in a cache of the model, say.
+    undone = RunState(int8, nn.Module(), ()).buffers_undone()
     with undone, error_context("the batch to check parity on"):
         found = measure_parity(int8, simulated, args, kwargs)
     log_table(found)

@@ -1,5 +1,4 @@
-"""What a run of a graph may have changed is put back: all of it if the run fails, the model's own state when data has
-been run through it."""
+"""What a run of a graph may have changed is put back: all of it if the run fails, written buffers after calibration."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from fxquant.passes.cleanup import has_effect
 
 
 class RunState:
-    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails; or, of
-    the model itself, when data has been run through it.
+    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails; or its
+    buffers, when data has been run through it.
 
     That is what observers and handlers hold, buffers that the graph writes to, and the state of modules that were kept
     whole, which may count their calls. No activation is copied, and no weight.
@@ -44,12 +43,12 @@ class RunState:
         holders = (*self._observers.modules(), *self._handlers, *inside, *self._modules)
         return undone_on_error(holders, (*self._observers.parameters(), *written))
 
-    def of_the_model_undone(self) -> AbstractContextManager[None]:
-        """Put back, when the body ends, what the model itself keeps from call to call: a cache, a stream's past.
+    def buffers_undone(self) -> AbstractContextManager[None]:
+        """Put the buffers that the graph writes to back when the body ends: a cache, a stream's past.
 
-        Observers and handlers keep what they saw.
+        Modules that were kept whole keep their state, which may be what they measure.
         """
-        return undone(self._modules, [self._gm.get_buffer(name) for name in self.buffers])
+        return undone((), [self._gm.get_buffer(name) for name in self.buffers])
 
 
 def _modules_with_state(gm: GraphModule) -> list[nn.Module]:

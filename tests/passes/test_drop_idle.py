@@ -212,6 +212,38 @@ def test_a_result_in_the_dtype_of_the_input_follows_it():
     assert [int8(X.to(dtype)).dtype for dtype in (torch.float32, torch.float64)] == [torch.float32, torch.float64]
 
 
+def test_what_is_computed_behind_a_conversion_has_the_dtype_of_the_input():
+    class Computes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.relu(self.fc(x.float()).to(x.dtype)) * 2
+
+    model, x = Computes().eval(), torch.randn(4, 8)
+    prepared = fxq.prepare(model, x).calibrate([x], progress=False)
+    for to in ("int8", "fake_quant", "reference"):
+        converted = fxq.convert(prepared, to=to)
+        for dtype in (torch.float16, torch.float32, torch.float64):
+            assert converted(x.to(dtype)).dtype == model(x.to(dtype)).dtype == dtype
+
+
+def test_what_is_made_of_no_weight_follows_the_device():
+    class Starts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            start = torch.zeros(x.shape[0], 8).to(x.device)
+            return self.last(start.to(dtype=x.dtype)) + torch.maximum(self.fc(x), start)
+
+    prepared = fxq.prepare(Starts().eval(), torch.randn(4, 8))
+    elsewhere = prepared.graph_module.to("meta")
+    assert elsewhere(torch.empty(4, 8, device="meta")).device.type == "meta"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_conversions_to_the_dtype_of_another_are_there_in_training(dtype):
     """Under autocast ``y`` has another dtype than ``x``, so that they do something."""
