@@ -27,8 +27,10 @@ class WeightFakeQuantize(FusedMovingAvgObsFakeQuantize):
     middle between two.
 
     Args:
-        observer, quant_min, quant_max, **observer_kwargs: As for ``FusedMovingAvgObsFakeQuantize``; the defaults are
-            int8, symmetric, per output channel.
+        observer, quant_min, quant_max: As for ``FusedMovingAvgObsFakeQuantize``; the defaults are int8, symmetric, per
+            output channel.
+        dtype, qscheme, averaging_constant: Arguments of the observer.
+        **observer_kwargs: Its other arguments.
 
     Raises:
         SpecError: as for ``FusedMovingAvgObsFakeQuantize``.
