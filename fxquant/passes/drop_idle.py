@@ -198,21 +198,18 @@ class _Memory:
 def _may_go(node: Node, memory: _Memory) -> bool:
     """Tell whether nothing notices that a no-op is gone."""
     source: Any = node.args[0]
-    if node.target in _CONVERSIONS and (is_given(source) or (node.target == "type_as" and memory.is_returned(node))):
+    if node.target in _CONVERSIONS and is_given(source):
         return False  # another batch may come in another dtype
-    if _follows_another(node) and not (_comes_from_layer(source) and _goes_to_layers(node)):
-        return False  # so may that of the other, and what is computed of no weight stands where it was made
+    if len(node.all_input_nodes) > 1:  # so may the other, and what is computed of no weight stands where it was made
+        between = _comes_from_layer(source) and _goes_to_layers(node)
+        if not (between if node.target == "to" else not memory.is_returned(node)):
+            return False
     if not _copies(node):
         return True
     info = value_of(source)
     if info is None or not info.contiguous or memory.is_returned(node) or memory.is_changed_after(node, source):
         return False
     return node.target not in ("contiguous", *_CONVERSIONS) and not node.kwargs
-
-
-def _follows_another(node: Node) -> bool:
-    """``y.to(x.dtype)``"""
-    return node.target == "to" and len(node.all_input_nodes) > 1
 
 
 def _comes_from_layer(node: Node) -> bool:
