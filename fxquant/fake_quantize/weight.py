@@ -22,7 +22,7 @@ class WeightFakeQuantize(FusedMovingAvgObsFakeQuantize):
 
     With the limits -128 and 127 the largest weight of a channel, if it is positive, is 127.5 steps. These round to 128,
     which is beyond the limits, and what is clipped gets no gradient: the weight would stay where it is. In training
-    mode the scale of such a channel is larger by 2.4e-7 of itself, and the weight rounds to 127 in the straight way.
+    mode the scale of such a channel is larger by 2.4e-7 of itself, so that the weight rounds to 127 and is not clipped.
     In evaluation mode the scale is what the observer says. The integers are the same, but for weights that lie in the
     middle between two.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -184,26 +184,7 @@ def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Ite
         holders: Modules, each by itself without those inside it, and other objects.
         tensors: What else may be written to.
     """
-    put_back = _noted(holders, tensors)
-    try:
-        yield
-    except BaseException:
-        put_back()
-        raise
-
-
-@contextmanager
-def undone(holders: Sequence[object], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put the same back when the body ends, whether it raises or not."""
-    put_back = _noted(holders, tensors)
-    try:
-        yield
-    finally:
-        put_back()
-
-
-def _noted(holders: Sequence[object], tensors: Sequence[Tensor]) -> Callable[[], None]:
-    """Note classes, attributes, the contents of containers, and values. Returns what puts all of it back."""
+    # Note classes, attributes, the contents of containers, and values.
     classes = [(holder, type(holder)) for holder in holders if isinstance(holder, nn.Module)]
     attributes = [(held, dict(held)) for holder in holders if (held := getattr(holder, "__dict__", None)) is not None]
     contents = []
@@ -216,8 +197,10 @@ def _noted(holders: Sequence[object], tensors: Sequence[Tensor]) -> Callable[[],
             elif isinstance(value, _CONTAINERS) and name not in _OF_EVERY_MODULE:
                 contents.append((value, copy.copy(value)))
     values = [(tensor, tensor.detach().clone()) for tensor in found]
-
-    def put_back() -> None:
+    try:
+        yield
+    except BaseException:
+        # Put all of it back.
         for tensor, value in values:
             _restore(tensor, value)
         for container, items in (*attributes, *contents):
@@ -225,8 +208,18 @@ def _noted(holders: Sequence[object], tensors: Sequence[Tensor]) -> Callable[[],
         for module, kind in classes:
             if type(module) is not kind:
                 module.__class__ = kind
+        raise
 
-    return put_back
+
+@contextmanager
+def values_undone(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put the values of tensors back when the body ends, whether it raises or not."""
+    values = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, value in values:
+            _restore(tensor, value)
 
 
 def unchanged_on_error(model: nn.Module) -> AbstractContextManager[None]:

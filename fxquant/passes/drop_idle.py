@@ -221,7 +221,7 @@ def _comes_from_layer(node: Node) -> bool:
 
 def _goes_to_layers(node: Node) -> bool:
     """Tell whether layers alone read a value, or what is computed of it: they refuse a dtype but their own."""
-    readers = [user for user in node.users if not (_asks_for_size_or_kind(user) or user.args[1:] == ("device",))]
+    readers = [user for user in node.users if not _asks_for_size_or_kind(user)]
     for user in readers:
         if isinstance(module_of(user), _LAYERS):
             continue

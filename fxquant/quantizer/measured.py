@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.analysis.tune import Make, tuned
@@ -16,7 +15,7 @@ from fxquant.measure.parity_table import Parity
 from fxquant.passes.instruments import log_table
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.undo import RunState
+from fxquant.quantizer.undo import written_buffers_undone
 
 
 def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) -> GraphModule:
@@ -40,8 +39,7 @@ def check_parity(prepared: PreparedModel, int8: GraphModule, simulated: GraphMod
     """Compare int8 operators, their reference and the simulation on a batch, and warn of what breaks the contract."""
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
     # The batch leaves no trace in buffers of what is returned: in a cache of the model, say.
-    undone = RunState(int8, nn.Module(), ()).buffers_undone()
-    with undone, error_context("the batch to check parity on"):
+    with written_buffers_undone(int8), error_context("the batch to check parity on"):
         found = measure_parity(int8, simulated, args, kwargs)
     log_table(found)
     warn_of_breaches(found)

@@ -10,14 +10,13 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_values, roots_of
-from fxquant.graph.module_state import undone, undone_on_error
+from fxquant.graph.module_state import undone_on_error, values_undone
 from fxquant.graph.query import module_of
 from fxquant.passes.cleanup import has_effect
 
 
 class RunState:
-    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails; or its
-    buffers, when data has been run through it.
+    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails.
 
     That is what observers and handlers hold, buffers that the graph writes to, and the state of modules that were kept
     whole, which may count their calls. No activation is copied, and no weight.
@@ -44,11 +43,16 @@ class RunState:
         return undone_on_error(holders, (*self._observers.parameters(), *written))
 
     def buffers_undone(self) -> AbstractContextManager[None]:
-        """Put the buffers that the graph writes to back when the body ends: a cache, a stream's past.
+        """Put the buffers that the graph writes to back when the body ends."""
+        return written_buffers_undone(self._gm)
 
-        Modules that were kept whole keep their state, which may be what they measure.
-        """
-        return undone((), [self._gm.get_buffer(name) for name in self.buffers])
+
+def written_buffers_undone(gm: GraphModule) -> AbstractContextManager[None]:
+    """Put the buffers that a graph writes to back when the body ends: a cache, a stream's past.
+
+    Modules that were kept whole keep their state, which may be what they measure.
+    """
+    return values_undone([gm.get_buffer(name) for name in _buffers_written(gm)])
 
 
 def _modules_with_state(gm: GraphModule) -> list[nn.Module]:
