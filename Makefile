@@ -22,7 +22,7 @@ demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs
 
 # Compiled modules are kept whatever the environment says: tests start a hundred processes that import the package, and
 # pytest rewrites the assertions of every test in each process, which takes longer than all else that collecting them does.
-test: lint ## lint, then all tests
+test: lint ## lint, then the tests (of the costliest, some cases)
 	@echo "== pytest, one process per core"
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
@@ -95,7 +95,7 @@ sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer a
 	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib "$(SANITIZED)"
 	@echo "== pytest"
 	@$(CHECKED) PYTHONPATH="$(SANITIZED)" OMP_NUM_THREADS=2 \
-	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/runtime
+	  $(BIN)/pytest --capture=sys -m 'not large' --ignore tests/kernels/test_build.py tests/kernels tests/runtime
 	@echo "== the loops as a plain program, CALLS calls of each kind"
 	@$(BIN)/python scripts/plain_loops.py --sanitize --cases $(CALLS)
 	@echo "== random calls"

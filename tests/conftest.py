@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of tests that are marked ``one_in``, leave all but about one case of so many to ``make slow``. The checksums of
+    names decide, so that of a product of parameters hardly a value is left out.
+    """
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is not None and zlib.crc32(item.name.encode()) % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_sessionstart() -> None:

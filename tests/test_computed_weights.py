@@ -281,6 +281,7 @@ def train(model: nn.Module, x: Tensor, steps: int = 3) -> nn.Module:
     return model
 
 
+@pytest.mark.one_in(2)
 def test_the_first_step_is_that_of_the_float_model(case):
     model, x = case
     qat = fxq.prepare_qat(model, x)
@@ -294,6 +295,7 @@ def test_the_first_step_is_that_of_the_float_model(case):
     assert F.cosine_similarity(flat, float_flat, 0) >= COSINE
 
 
+@pytest.mark.one_in(2)
 def test_it_converts_to_the_weight_that_its_value_gives(case):
     model, x = case
     qat = train(fxq.prepare_qat(model, x), x).eval().apply(fxq.disable_observer)

@@ -101,6 +101,7 @@ def after() -> dict[str, fxq.Quantizer]:
     return {name: _quietly(method, start()) for name, method in METHODS.items()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:what was observed before equalize")
 @pytest.mark.parametrize("second", one_of(3, METHODS))
 @pytest.mark.parametrize("first", METHODS)
@@ -173,6 +174,7 @@ def training(prepared: fxq.Quantizer, folder: Path) -> None:
     assert fxq.convert(qat.eval())(data()[0]).isfinite().all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("method", "name"),
     one_of(2, [pytest.param(method, name, id=f"{method}-{name}") for method in METHODS for name in USES]),

@@ -105,6 +105,7 @@ ONE_ROW = "slower in int8 alone: {:,} products on one row, and a call pays from 
 PER_VALUE = "slower in int8 alone: {:.1f} products for each value that it reads or gives, and {} pay"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [

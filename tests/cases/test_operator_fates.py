@@ -426,6 +426,7 @@ def tensors(value: Any) -> list[Tensor]:
     return [tensor for item in value for tensor in tensors(item)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")  # says torch, of the float model
 @pytest.mark.parametrize(("case", "spelling"), CASES, ids=IDS)
 def test_the_fate_of_an_operator(case: Row, spelling: Spelling) -> None:
@@ -443,6 +444,7 @@ IN_ALL_FORMS = {*FUNCTIONS, *MOVED}
 """Names of rows whose models other tests convert to every form."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "case",
     [

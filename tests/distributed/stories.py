@@ -242,34 +242,41 @@ def steps(
 
 
 def training(rank: int) -> dict[str, Any]:
-    """DDP and FSDP2, plain and with learned steps, and what a checkpoint of two ranks holds."""
+    return trained_together(rank, "")
+
+
+def learning(rank: int) -> dict[str, Any]:
+    """As ``training``, with learned steps."""
+    return trained_together(rank, "learned")
+
+
+def trained_together(rank: int, name: str) -> dict[str, Any]:
+    """DDP and FSDP2, and what a checkpoint of two ranks holds."""
     mesh, folder = init_device_mesh("cpu", (WORLD,)), Path(sys.argv[2])
-    found: dict[str, Any] = {}
-    for name in ("", "learned"):
-        rows = found[name] = {}
-        for parts in (1, 2):
-            for form, made in (("ddp", in_parallel(qat_of(name))), ("fsdp", sharded(qat_of(name), mesh))):
-                optimizer = optimizer_of(made)
-                rows[f"{form} {parts}"] = steps(made, rank, optimizer, parts=parts)
-        model_state, optimizer_state = get_state_dict(made, optimizer)
-        dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder / f"qat{name}")
-        full = StateDictOptions(full_state_dict=True)
-        rows["state"] = get_model_state_dict(made, options=full)
-        rows["momentum"] = get_optimizer_state_dict(made, optimizer, options=full)["state"]
-        try:
-            fxq.convert(made)
-        except fxq.FxQuantError as error:
-            rows["convert"] = str(error)
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        mixed = sharded(qat_of(name), mesh, mp_policy=policy)
-        rows["mixed"] = steps(mixed, rank, optimizer_of(mixed))
+    rows: dict[str, Any] = {}
+    for parts in (1, 2):
         for form, made in (("ddp", in_parallel(qat_of(name))), ("fsdp", sharded(qat_of(name), mesh))):
-            rows[f"{form} again"] = steps(made, rank, optimizer_of(made), again=True)
-    return found
+            optimizer = optimizer_of(made)
+            rows[f"{form} {parts}"] = steps(made, rank, optimizer, parts=parts)
+    model_state, optimizer_state = get_state_dict(made, optimizer)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder / f"qat{name}")
+    full = StateDictOptions(full_state_dict=True)
+    rows["state"] = get_model_state_dict(made, options=full)
+    rows["momentum"] = get_optimizer_state_dict(made, optimizer, options=full)["state"]
+    try:
+        fxq.convert(made)
+    except fxq.FxQuantError as error:
+        rows["convert"] = str(error)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mixed = sharded(qat_of(name), mesh, mp_policy=policy)
+    rows["mixed"] = steps(mixed, rank, optimizer_of(mixed))
+    for form, made in (("ddp", in_parallel(qat_of(name))), ("fsdp", sharded(qat_of(name), mesh))):
+        rows[f"{form} again"] = steps(made, rank, optimizer_of(made), again=True)
+    return rows
 
 
-SHARED = ("observers", "sensitivities", "comparisons", "searches", "reconstructions")
-"""Stories that give the same in one process."""
+SHARED = ("observers", "sensitivities", "comparisons", "searches")
+"""Stories that give the same in one process; so does ``reconstructions``."""
 
 
 def refused(call: Callable[[], Any], **share: Any) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,41 @@ stories = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(stories)
 
 
+Pair = tuple[list[dict[str, Any]], Path]
+"""What each of two ranks came to, and their folder."""
+
+
 @pytest.fixture(scope="module")
-def pair(fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
-    """What each of two ranks came to, and their folder. The last story ends the second one."""
-    folder = tmp_path_factory.mktemp("ranks")
-    codes, logs = fresh.ranks(SOURCE, folder, stories.WORLD, *stories.SHARED, "training", "faults")
-    assert codes == [0, -9], "\n".join(logs)
+def pair(fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The last story ends the second rank."""
+    return told(fresh, tmp_path_factory, [0, -9], *stories.SHARED, "training", "faults")
+
+
+@pytest.fixture(scope="module")
+def pair_that_learns(fresh: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return told(fresh, tmp_path_factory, [0, 0], "reconstructions", "learning")
+
+
+def told(fresh: Any, temporary: pytest.TempPathFactory, expected: list[int], *names: str) -> Pair:
+    folder = temporary.mktemp("ranks")
+    codes, logs = fresh.ranks(SOURCE, folder, stories.WORLD, *names)
+    assert codes == expected, "\n".join(logs)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(stories.WORLD)], folder
+
+
+def with_its_pair(**stories_of_pairs: Sequence[str]) -> pytest.MarkDecorator:
+    """Parameters of a test: a fixture, and a story that its ranks told; what learns takes long."""
+    return pytest.mark.parametrize(
+        ("ranks", "story"),
+        [
+            pytest.param(name, story, id=story, marks=pytest.mark.slow if name == "pair_that_learns" else ())
+            for name, several in stories_of_pairs.items()
+            for story in several
+        ],
+    )
+
+
+TRAINED = with_its_pair(pair=["training"], pair_that_learns=["learning"])
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
@@ -64,9 +92,9 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
     return [] if one == other or one != one else [path]
 
 
-@pytest.mark.parametrize("story", stories.SHARED)
-def test_each_rank_ends_with_the_bits_of_one_process(pair, story):
-    first, second = (found[story] for found in pair[0])
+@with_its_pair(pair=stories.SHARED, pair_that_learns=["reconstructions"])
+def test_each_rank_ends_with_the_bits_of_one_process(request, ranks, story):
+    first, second = (found[story] for found in request.getfixturevalue(ranks)[0])
     assert differences(first, second) == []
     assert differences(getattr(stories, story)(0), first) == []
 
@@ -142,29 +170,31 @@ def test_data_that_was_refused_harms_no_record(faults):
     assert faults["the same data later"] == "none"
 
 
-@pytest.mark.parametrize("name", ["", "learned"])
-def test_sharded_parameters_train_as_those_of_ddp(pair, name):
+@TRAINED
+def test_sharded_parameters_train_as_those_of_ddp(request, ranks, story):
     """FSDP2 and DDP: one batch a step, gradients of two batches, activations that are computed again, bfloat16."""
-    for found in (result["training"][name] for result in pair[0]):
+    results = [result[story] for result in request.getfixturevalue(ranks)[0]]
+    for found in results:
         for kind in ("1", "2", "again"):
             assert found[f"fsdp {kind}"] == pytest.approx(found[f"ddp {kind}"], rel=1e-5)
         assert found["mixed"] == pytest.approx(found["ddp 1"], rel=0.25)
         assert found["mixed"] != pytest.approx(found["ddp 1"], rel=1e-4)
         assert found["convert"].startswith("the parameters of this model are sharded among processes")
-    first, second = (result["training"][name]["fsdp 1"] for result in pair[0])
+    first, second = (found["fsdp 1"] for found in results)
     assert first != second  # each has its own batches
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # as no_dist=True says
-@pytest.mark.parametrize("name", ["", "learned"])
-def test_a_sharded_run_goes_on_in_another_number_of_ranks(pair, name):
+@TRAINED
+def test_a_sharded_run_goes_on_in_another_number_of_ranks(request, ranks, story):
     """In one process, with weights, steps and momentum of a checkpoint of two."""
-    full = pair[0][0]["training"][name]
+    results, folder = request.getfixturevalue(ranks)
+    full, name = results[0][story], {"training": "", "learning": "learned"}[story]
     qat = stories.qat_of(name)
     optimizer = stories.optimizer_of(qat)
     model_state, optimizer_state = stories.get_state_dict(qat, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state}
-    stories.dcp.load(state, checkpoint_id=pair[1] / f"qat{name}", no_dist=True)
+    stories.dcp.load(state, checkpoint_id=folder / f"qat{name}", no_dist=True)
     set_state_dict(qat, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     own = qat.state_dict()
     parameters = dict(qat.named_parameters())

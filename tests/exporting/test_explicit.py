@@ -251,6 +251,7 @@ def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
     return calibrated(model, x, CONFIGURATIONS.get(name)), x
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", one_of(3, MODELS))
@@ -357,6 +358,7 @@ def test_scales_are_numbers_in_the_graph_and_float32_in_buffers() -> None:
     assert str(many) == "PerChannel(int8 [-128, 127] 3 channels, axis=0)"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bits", one_of(3, [2, 3, 4, 5, 6, 7, 8]))
 @pytest.mark.parametrize("name", ["conv2d", "residual", "linear", "transposed", "softmax"])
 def test_any_qparams_of_the_reference_back_end(name: str, bits: int) -> None:

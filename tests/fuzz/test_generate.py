@@ -22,6 +22,7 @@ def test_a_seed_is_a_model():
     assert str(generate(12)) != str(generate(13))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", INGREDIENTS)
 def test_every_ingredient_finds_its_place(name):
     """In most models in which it is wanted; and what is written runs as it ran while it was written."""

@@ -60,6 +60,7 @@ ANOTHER_SPELLING = ("to_of_layer", "to_keyword", "byte", "short", "double", "sum
 """Of a cast that make test has in one spelling."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "between",
     [

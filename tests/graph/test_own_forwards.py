@@ -112,6 +112,7 @@ def prepared(way: Any, path: str) -> tuple[nn.Module, Tensor, fxq.Quantizer]:
     return model, x, fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("path", ["", "a", "act", "norm", "drop", "b"])
 @pytest.mark.parametrize("way", WAYS)
 def test_all_forms_compute_it(way, path):
@@ -125,6 +126,7 @@ def test_all_forms_compute_it(way, path):
             assert decibels(expected, got) > 30
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("path", ["", "a", "drop"])
 @pytest.mark.parametrize("way", WAYS)
 def test_it_trains_the_copy(way, path):

@@ -55,6 +55,7 @@ def test_every_length(dtype: torch.dtype, at: int, device: str, assert_same: Cal
         assert_same(q, quantize_reference(x, scale, zero_point, -128, 127, torch.int8, None, False))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -69,6 +70,7 @@ def test_every_border_of_channels(
     assert_same(y, dequantize_reference(q, scale, zero_point, 1))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize(("shape", "axis"), [((20003,), None), ((2, 3, 4, 1000), 1), ((3, 3001), 0), ((5000, 3), 1)])

@@ -125,6 +125,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_are_read_in_every_way(tiles: str, name: str, dtype: torch.dtype) -> None:

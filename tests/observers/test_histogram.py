@@ -87,6 +87,7 @@ def ranges(x: Tensor, scheme: QScheme) -> Iterator[tuple[float, float]]:
         yield from ((a * low, b * high) for a, b in itertools.product(parts, parts))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "scheme"),
     one_of(3, [pytest.param(name, scheme, id=f"{scheme}-{name}") for scheme in SCHEMES for name in DATA]),
@@ -108,6 +109,7 @@ def next_to(x: Tensor, seed: int) -> Tensor:
     return torch.where(x == 0, x, (x.view(torch.int32) + bits).view(torch.float32))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [HistogramObserver, MSEObserver, EntropyObserver])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("name", ["even", "mirrored", "normal", "relu6"])

@@ -78,6 +78,7 @@ IDLE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", IDLE.values(), ids=IDLE.keys())
 def test_idle_operators_stop_no_fusion(model):
     torch.manual_seed(0)
@@ -88,6 +89,7 @@ def test_idle_operators_stop_no_fusion(model):
     assert torch.equal(prepared(last), model(last))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", IDLE.values(), ids=IDLE.keys())
 def test_training_keeps_what_trains(model):
     """The same random numbers in the same order: without rounding, loss and gradients are those of the float model."""
@@ -191,6 +193,7 @@ COPIES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("body", [of_a_copy, of_the_original, through_a_view, activated_in_place])
 def test_a_copy_keeps_values_from_writes(body, copied):

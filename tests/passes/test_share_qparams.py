@@ -224,6 +224,7 @@ TRAINED_MODELS: dict[str, tuple[Callable[[Any, Tensor], Any], set[str]]] = {
 """Name -> forward, and the values that are rounded, beside the input and what the last layers make."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("ratio", [1.0, pytest.param(3.0, marks=pytest.mark.slow), 100.0])
 @pytest.mark.parametrize("name", TRAINED_MODELS)
 def test_training_rounds_what_is_joined_once(name, ratio):

@@ -77,6 +77,7 @@ MOVED = {
 SIGNED = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), fxq.get_default_qconfig().weight)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("pattern", "body", "qconfig"),
     [

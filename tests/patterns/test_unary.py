@@ -68,6 +68,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("pattern", "spelling"),
     [each for name, all_of in FUNCTIONS.items() for each in one_of(3, [(name, spelling) for spelling in all_of])],

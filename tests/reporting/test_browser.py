@@ -76,6 +76,7 @@ def test_without_bookkeeping_there_is_no_switch(small: Path, opened: Opened) -> 
     assert "show bookkeeping" not in words(opened(small, "view=graph"))
 
 
+@pytest.mark.slow
 def test_the_graph_is_coloured_by_what_was_measured(small: Path, opened: Opened) -> None:
     script = """
         const by = [...document.querySelectorAll("select")].at(-1);
@@ -135,6 +136,7 @@ def test_tables_sort_and_filter(small: Path, opened: Opened) -> None:
     assert body.count("<tr") == 1
 
 
+@pytest.mark.slow
 def test_the_search_finds_by_any_word(small: Path, opened: Opened) -> None:
     script = """
         const query = document.getElementById("query");
@@ -170,6 +172,7 @@ def test_there_is_a_view_of_searches_only_where_there_is_one(small: Path, with_s
     assert "Precision" in words(opened(with_search), "views")
 
 
+@pytest.mark.slow
 def test_the_front_is_drawn_and_each_layer_has_its_bits(
     with_search: Path, searched: fxq.PrecisionSearch, opened: Opened
 ) -> None:
@@ -206,6 +209,7 @@ def test_arrow_keys_go_along_the_front(with_search: Path, searched: fxq.Precisio
     assert "point 1 of the front" in words(document, "point")
 
 
+@pytest.mark.slow
 def test_a_front_can_be_drawn_against_any_cost(with_search: Path, opened: Opened) -> None:
     document = opened(with_search, "view=precision&cost=size")
     assert 'aria-label="predicted dB against bytes of weights"' in document

@@ -81,6 +81,7 @@ def test_wheel_and_pointer(small: Path, live: Browser) -> None:
         assert "node" in browser.run(click)
 
 
+@pytest.mark.slow
 def test_keys_go_from_box_to_box(small: Path, live: Browser) -> None:
     with live(small, "view=graph") as browser:
         browser.wait("document.documentElement?.dataset.drawn")
@@ -120,6 +121,7 @@ def test_tables_are_taken_along(small: Path, live: Browser) -> None:
         assert [row["node"] for row in found["rows"]] == [row["node"] for row in rows]
 
 
+@pytest.mark.slow
 def test_two_reports_side_by_side(small: Path, tmp_path: Path, calibrated: fxq.Quantizer, live: Browser) -> None:
     def beside(text: str) -> str:
         return f"""
@@ -163,6 +165,7 @@ def test_axe_finds_nothing(small: Path, live: Browser, theme: str) -> None:
         assert browser.run(asked) == []
 
 
+@pytest.mark.slow
 def test_what_it_is_of_stands_below_the_title(small: Path, live: Browser) -> None:
     with live(small) as browser:
         browser.wait("document.documentElement?.dataset.ready")

@@ -162,6 +162,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_native_is_the_definition_to_the_bit(vnni_device: str, assert_same, name: str) -> None:
     case = CASES[name]
@@ -181,6 +182,7 @@ PARTS = (
 )  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("before", [0, 5])
 @pytest.mark.parametrize("name", PARTS)
 def test_part_of_the_channels_of_a_tensor(vnni_device: str, assert_same, name: str, before: int) -> None:

@@ -123,6 +123,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_native_is_the_definition_to_the_bit(vnni_device: str, assert_same, name: str) -> None:
     case = CASES[name]

@@ -58,6 +58,7 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("channels", [2, 16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 130, 200])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("side", [3, 5, 7])

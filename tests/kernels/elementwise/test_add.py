@@ -54,6 +54,7 @@ def both_orders(a: Tensor, b: Tensor) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def arguments(bits: int = 8, columns: int = 6, device: str = "cpu", dtype: torch
     return {**{name: tensor.to(device) for name, tensor in made.items()}, "bits": bits, "columns": columns, "mode": 0}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", range(3))
 @pytest.mark.parametrize("padding_idx", [None, 2, 10])
 @pytest.mark.parametrize("bits", [4, 8])

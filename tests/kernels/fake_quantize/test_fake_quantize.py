@@ -43,6 +43,7 @@ def qparams(channels: int, device: str) -> tuple[Tensor, Tensor]:
     return scale.to(device), zero_point.to(device)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_native_is_the_reference_per_tensor(
     device: str, dtype: torch.dtype, view: Callable[[Tensor], Tensor], assert_same: Callable[..., None]
@@ -60,6 +61,7 @@ def test_native_is_the_reference_per_tensor(
         assert_same(result[1], mask)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_native_is_the_reference_per_channel(
@@ -191,6 +193,7 @@ def test_gradient_passes_where_the_rounded_value_is_on_the_grid(device: str) -> 
         assert grad.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradient_is_that_of_aten(device: str, dtype: torch.dtype, view: Callable[[Tensor], Tensor]) -> None:
     base = image(dtype, device).nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4)
@@ -235,6 +238,7 @@ def test_second_derivative_of_a_loss(device: str) -> None:
     assert second.tolist() == [2.0, 0.0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_backward_is_its_reference(
     device: str, dtype: torch.dtype, view: Callable[[Tensor], Tensor], assert_same: Callable[..., None]

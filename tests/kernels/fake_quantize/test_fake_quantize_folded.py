@@ -35,6 +35,7 @@ def qparams(channels: int, per_channel: bool, device: str) -> tuple[Tensor, Tens
     return factor.to(device), scale.to(device), zero_point.to(device)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 3, 3, 3), (5, 1031), (9,), (1, 40), (64, 600)])
 @pytest.mark.parametrize("per_channel", [True, False])

@@ -22,6 +22,7 @@ def start(channels: int | None, device: str = "cpu") -> tuple[Tensor, Tensor]:
     return torch.full(shape, torch.inf, device=device), torch.full(shape, -torch.inf, device=device)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("middle", [None, 0])

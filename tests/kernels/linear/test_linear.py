@@ -74,6 +74,7 @@ def test_any_shape_on_every_instruction_set(
             assert torch.equal(run(x), want), isa
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", [1, 2, 7, 300])
 @pytest.mark.parametrize("x_dtype", BYTES)
 def test_large_layers(vnni_device: str, assert_same, rows: int, x_dtype: torch.dtype) -> None:

@@ -69,6 +69,7 @@ def test_the_reference_adds_in_the_order_that_is_defined(in_features: int, group
     assert reference(**arguments).item() == by_hand(arguments).item()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", [1, 2, 5, 13, 70])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("channels", "in_features", "groups"), [(1, 1, 1), (33, 66, 2), (17, 384, 3), (40, 300, 1)])

@@ -65,6 +65,7 @@ def test_any_shape_on_every_instruction_set(
             assert torch.equal(matmul(*arguments), want), isa
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", RESULTS)
 @pytest.mark.parametrize("a_dtype", BYTES)
 def test_large_ones(vnni_device: str, assert_same, dtype: torch.dtype, a_dtype: torch.dtype) -> None:
@@ -105,6 +106,7 @@ def test_views_are_read_as_they_lie(vnni_device: str, assert_same, make) -> None
     assert_same(got.cpu(), reference(*numbers(a.cpu(), b.cpu(), torch.uint8)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("a_shape", "b_shape", "shape"),
     [

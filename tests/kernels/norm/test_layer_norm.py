@@ -30,6 +30,7 @@ def coefficients(columns: int) -> tuple[Tensor, Tensor]:
     return row(columns) + 1, row(columns)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("qparams", [QPARAMS, SIGNED])
 @pytest.mark.parametrize("columns", [1, 2, 7, 16, 33, 96, 768])
 @pytest.mark.parametrize(("spread", "offset"), [(1.0, 0.3), (1e-20, 0.0), (1e30, 0.0), (1e-3, 5.0), (0.0, 0.0)])
@@ -39,6 +40,7 @@ def test_real_rows_equal_the_reference(device, assert_same, qparams, columns, sp
     assert_same(layer_norm(x, *arguments), reference(x, *arguments))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("qparams", [QPARAMS, SIGNED])
 @pytest.mark.parametrize("shape", [(4, 1), (2, 3, 50), (1, 256), (300,)])

@@ -28,6 +28,7 @@ def scores(*shape: int, spread: float = 3.0) -> Tensor:
     return torch.randn(shape, generator=GENERATOR) * spread
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("qparams", [FULL, FINE, SIGNED])
 @pytest.mark.parametrize("columns", [1, 2, 7, 16, 49, 64, 197, 1000])
 @pytest.mark.parametrize("spread", [0.1, 3.0, 80.0])
@@ -36,6 +37,7 @@ def test_real_rows_equal_the_reference(device, assert_same, qparams, columns, sp
     assert_same(softmax(x, 1.0, False, *qparams), reference(x, 1.0, False, *qparams))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("qparams", [FULL, FINE, SIGNED])
 @pytest.mark.parametrize("shape", [(4, 1), (2, 3, 50), (1, 256), (300,)])

@@ -32,6 +32,7 @@ VIEWS = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding", "dilation", "ceil_mode"), GEOMETRIES)

@@ -22,6 +22,7 @@ VIEWS = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dim", DIMS)

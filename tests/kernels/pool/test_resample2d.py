@@ -19,6 +19,7 @@ def taps(size: int, outputs: int, count: int, device: str = "cpu") -> tuple[Tens
     return start.to(device), weight.to(device)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("shape", [(2, 3, 6, 7), (2, 37, 6, 7), (1, 130, 6, 7), (5, 6, 7)])
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -29,6 +29,7 @@ def qparams(channels: int, device: str) -> tuple[Tensor, Tensor]:
     return scale.to(device), torch.randint(-99, 99, (channels,), generator=generator, dtype=torch.int32).to(device)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, -1])
 def test_native_is_the_reference(

@@ -36,6 +36,7 @@ def limits(dtype: torch.dtype) -> tuple[int, int]:
     return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_native_is_the_reference(
