@@ -351,7 +351,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "training/test_qat.py": (
         "fake_quantize/from_policy.py",
         "passes/training.py",
-        "training/carry_over.py",
         "training/trained.py",
     ),
     # A model is prepared by one call, which users make; what it does, and what it saves, is seen from there.

@@ -6,7 +6,7 @@ Modules and functions that do nothing in evaluation mode become nodes, which tra
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from types import FunctionType
@@ -23,10 +23,21 @@ class _EvaluationMode(int):
     """Equal to False, and taken for it by ``if``, ``not``, ``and`` and ``or``.
 
     Attributes:
-        was_converted: Whether code asked for its truth or compared it: any True or False may follow from it then.
+        was_converted: Whether code of the module that runs asked for its truth or compared it: any True or False there
+            may follow from it then.
     """
 
     was_converted: bool = False
+
+    @contextmanager
+    def inside(self, arguments: Iterable[Any]) -> Iterator[None]:
+        """Within the block, another module runs. What was asked outside concerns it if it is given a True or False."""
+        outside = self.was_converted
+        self.was_converted = outside and any(isinstance(value, bool) for value in arguments)
+        try:
+            yield
+        finally:
+            self.was_converted = outside or self.was_converted
 
     def __bool__(self) -> bool:
         self.was_converted = True

@@ -33,6 +33,7 @@ from fxquant.capture.factory_tensors import FactoryTensors, TracedFactories
 from fxquant.capture.hooks import LostHooks, watched_hooks
 from fxquant.capture.leaf_modules import LeafModules, LeafPolicy
 from fxquant.capture.modes import (
+    EVALUATION,
     asks_for_training,
     gave_back,
     last_of,
@@ -107,8 +108,7 @@ class QuantTracer(Tracer):
         self._fixed = {name: value for name, value in (bound or left_out or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
         self._patches = PatchedNames(self)
-        self._running = False
-        self._thread = threading.get_ident()
+        self._running, self._thread = False, threading.get_ident()
         self._factory_tensors = FactoryTensors(self)
         self.marks_training_flag = marks_training_flag
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
@@ -141,7 +141,7 @@ class QuantTracer(Tracer):
         else:
             self._patches.patch_isinstance(m)
         try:
-            with no_traced_attributes(m), self._watched(m):
+            with no_traced_attributes(m), self._watched(m), EVALUATION.inside((*args, *kwargs.values())):
                 result = super().call_module(m, forward, args, kwargs)
             if asks_for_training(m) and gave_back(result, args, kwargs, last):
                 return note_idle(self, "call_module", self.path_of_module(m), args, kwargs)

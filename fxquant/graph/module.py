@@ -137,13 +137,18 @@ class NamedGraphModule(GraphModule):
         return super().apply(own_switch(fn))
 
     def train(self, mode: bool = True) -> NamedGraphModule:
-        """Set the mode, as of any module, with a warning where integers are to train, which they cannot."""
+        """Set the mode, as of any module, with a warning where integers are to train, which they cannot. Modules that
+        ``train`` of the user's model keeps in evaluation mode stay in it.
+        """
         if mode and not self.training and holds_integers(self):
             warn(
                 "an int8 model does not train: only what stayed float in it is in training mode now",
                 hint="prepare_qat makes a model that trains as it will be quantized; eval() undoes this",
             )
-        return super().train(mode)
+        super().train(mode)
+        for path in get_metadata(self, "in_evaluation") or ():
+            self.get_submodule(path).eval()
+        return self
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state dict as ``torch.nn.Module.load_state_dict`` does, but all of it or nothing.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.errors import warn
+from fxquant.graph.query import KEEPS_STATISTICS
 from fxquant.graph.switches import SWITCHES
 from fxquant.observers.base import keeping_dtype
 
@@ -52,6 +53,12 @@ FROZEN: dict[type[nn.Module], type[nn.Module]] = {
     nn.SyncBatchNorm: FrozenSyncBatchNorm,
 }
 _THAWED = {frozen: kind for kind, frozen in FROZEN.items()}
+
+
+def freeze_what_keeps_statistics(module: nn.Module) -> None:
+    """For ``model.apply``: freeze a batch norm whose call said ``training=False`` in any mode."""
+    if vars(module).pop(KEEPS_STATISTICS, False):
+        freeze_bn_stats(module)
 
 
 @SWITCHES.register("freeze_bn_stats")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
+from torch.nn import functional as F
 
 from fxquant.graph.affine import Affine, ChannelAffine, affines, per_channel, tensors_of_affine
 from fxquant.graph.constants import (
@@ -27,7 +28,9 @@ from fxquant.graph.query import (
     CALLED,
     COMPUTED_OF,
     INPLACE,
+    KEEPS_STATISTICS,
     ORIGINAL_FUNCTION,
+    SAME_WHILE_TRAINING,
     WEIGHT,
     qualified_name,
     reason_of,
@@ -121,12 +124,15 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
         if info is None or any(isinstance(value, Node) for value in given.values()):
             continue
         # Make one layer for equal calls.
-        key = (node.target, len(info.shape), repr(given), *map(_identity, sources.values()))
+        keeps = aside is not None and node.target is F.batch_norm and SAME_WHILE_TRAINING in node.meta
+        key = (node.target, len(info.shape), repr(given), keeps, *map(_identity, sources.values()))
         if key not in layers:
             try:
                 layers[key] = row.build(constants.value(sources), given, len(info.shape))
             except NotConstantError:
                 layers[key] = None
+            if keeps and (made := layers[key]) is not None:
+                vars(made)[KEEPS_STATISTICS] = True
         if (layer := layers[key]) is not None:
             own = row.sources(sources).items() if aside is not None else ()
             computed = {name: aside.view(one, view) for name, (one, view) in own if aside and isinstance(one, Node)}

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
 
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.capture.copies import copy_of
 from fxquant.capture.exported.branches import Branches
 from fxquant.capture.hooks import carry_over_gradient_hooks
 from fxquant.errors import listing, warn
 from fxquant.graph.edit import order_alike
+from fxquant.graph.module import set_metadata
 from fxquant.graph.query import move_to_device_of
-from fxquant.nn.training import keep_frozen_state
+from fxquant.nn.training import FrozenStatistics, freeze_what_keeps_statistics, keep_frozen_state
 
 
 def carry_over(model: nn.Module, trainable: nn.Module) -> None:
     """Make ``trainable`` train as ``model`` does, which is not changed, and warn of the parameters that it lacks."""
     move_to_device_of(trainable, model)
-    modes = {name: module.training for name, module in model.named_modules()}
-    for name, module in trainable.named_modules():
-        while name not in modes:  # a module that passes have made has the mode of the one that it is in
-            name = name.rpartition(".")[0]
-        module.training = modes[name]
+    for module, trains in _modes(model, trainable):
+        module.training = trains
+    if any(_has_own_train(module) for module in model.modules()):
+        paths = {module: path for path, module in trainable.named_modules()}
+        modes = _modes(copy_of(model).train(), trainable)
+        set_metadata(trainable, in_evaluation=tuple(paths[module] for module, trains in modes if not trains))
     order_alike(trainable, model)
+    trainable.apply(freeze_what_keeps_statistics)
     trainable.apply(keep_frozen_state)
     carry_over_gradient_hooks(model, trainable)
     _warn_of_left_out(model, trainable)
+
+
+def _modes(model: nn.Module, trainable: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
+    """Yield modules of ``trainable`` and their modes in ``model``: what passes have made has that of its parent."""
+    modes = {name: module.training for name, module in model.named_modules()}
+    for name, module in trainable.named_modules():
+        while name not in modes:
+            name = name.rpartition(".")[0]
+        yield module, modes[name]
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    """Tell whether ``train`` does what the graph cannot know: keep batch norms in evaluation mode, say."""
+    own = getattr(module.train, "__func__", None)
+    return own is not nn.Module.train and not isinstance(module, (GraphModule, FrozenStatistics))
 
 
 def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:

@@ -135,6 +135,44 @@ def test_a_model_with_a_part_that_cannot_be_traced_keeps_its_modes():
     assert torch.equal(qat(X), qat(X))
 
 
+class Asks(nn.Module):
+    """Looks at its mode, which says nothing of what other modules do."""
+
+    def forward(self, x):
+        if self.training:
+            return x.mul(2)
+        return x * 2
+
+
+class Says(nn.Module):
+    def forward(self, x, training=False):
+        return F.dropout(x, 0.5, training)
+
+
+@pytest.mark.filterwarnings("ignore:code that runs only while training is left out")
+def test_what_another_module_asks_is_not_what_this_one_says():
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.asks, self.says, self.last = nn.Linear(4, 64), Asks(), Says(), nn.Linear(64, 4)
+
+        def forward(self, x):
+            return self.last(self.says(self.asks(self.first(x))))
+
+    class Decides(Both):
+        def forward(self, x):
+            return self.last(self.says(self.asks(self.first(x)), bool(self.training)))
+
+    qat = fxq.prepare_qat(Both().train(), X)
+    qat(X)
+    qat.apply(fxq.disable_observer)
+    assert torch.equal(qat(X), qat(X))
+    qat = fxq.prepare_qat(Decides().train(), X)
+    qat(X)
+    qat.apply(fxq.disable_observer)
+    assert not torch.equal(qat(X), qat(X))
+
+
 def test_the_mark_is_false_and_goes():
     model = Model(lambda m, x: x).eval()
     model.drop.train()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch.fx import Node
 from fxquant.capture.exported.names import innermost, torch_class_of
 from fxquant.graph.layers import LAYERS
 from fxquant.graph.operators.spelling import canonical_call, operator_of
-from fxquant.graph.query import attribute_at
+from fxquant.graph.query import KEEPS_STATISTICS, attribute_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ def layer_call(call: Node, exported: Node, state: nn.Module, rank: int) -> Layer
         return None
     key = (type(layer), repr(given), *(None if node is None else node.target for node in tensors.values()))
     _take_count(layer, path, state)
+    # A program does not say whether a batch norm trains. One whose weight is a buffer is a frozen one of the user's.
+    if call.target is F.batch_norm and not isinstance(values["weight"], (NoneType, nn.Parameter)):
+        vars(layer)[KEEPS_STATISTICS] = True
     return LayerCall(path, layer, key, inputs)
 
 
