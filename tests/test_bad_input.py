@@ -12,6 +12,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms.functional import to_pil_image, to_tensor
 
@@ -140,6 +141,26 @@ def test_a_reference_model_inside_of_another_is_prepared_without_a_warning_of_to
     reference = fxq.convert(calibrated(), to="reference")
     wrapper = nn.Sequential(reference, nn.ReLU()).eval()
     assert torch.equal(fxq.prepare(wrapper, X).graph_module(X), wrapper(X))
+
+
+def test_a_container_of_what_convert_gave():
+    with pytest.raises(PlanError, match="no operator that can be quantized") as caught:
+        fxq.prepare(nn.Sequential(int8()), X)
+    assert str(caught.value).endswith("  hint:     what convert gave is int8 already, and needs nothing more")
+
+
+@pytest.mark.parametrize("wrapped", [AveragedModel, nn.DataParallel])
+def test_a_wrapper_of_what_prepare_qat_gave(wrapped):
+    trained = training()
+    trained(X)
+    model = wrapped(trained)
+    assert refusal(lambda: fxq.convert(model)) == (
+        "convert takes what prepare or prepare_qat gave\n"
+        f"  got:      {wrapped.__name__}\n"
+        "  expected: a Quantizer, or the GraphModule of prepare_qat\n"
+        "  hint:     give model.get_submodule('module'), the Sequential, which prepare_qat gave"
+    )
+    assert fxq.convert(model.get_submodule("module"))(X).shape == (2, 5)
 
 
 def test_what_is_quantized_already_is_used_as_the_hint_says():
@@ -922,6 +943,16 @@ def test_the_state_of_another_form():
     loaded = shell(to="int8")
     loaded.load_state_dict(saved.state_dict())
     assert torch.equal(loaded(X), saved(X))
+
+
+def test_a_state_of_weights_that_a_method_has_chosen(tmp_path):
+    quantizer = fxq.gptq(calibrated(), [X], progress=False)
+    with pytest.raises(StateError) as caught:
+        fxq.prepare(net(), X).load_state_dict(quantizer.state_dict())
+    hint = "weights that adaround, gptq or correct_statistics chose are kept by fxq.save(quantizer, path) alone"
+    assert str(caught.value).endswith(f"  hint:     {hint}")
+    fxq.save(quantizer, tmp_path / "model.fxq")
+    assert torch.equal(fxq.convert(fxq.load(tmp_path / "model.fxq"))(X), fxq.convert(quantizer)(X))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])

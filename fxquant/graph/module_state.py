@@ -20,6 +20,8 @@ _PARTS = (".weight_fake_quant", ".activation_post_process")
 
 WRAPPERS = ("module.", "_orig_mod.")
 """What ``DistributedDataParallel`` and ``torch.compile`` put before every name."""
+LEARNED_WEIGHTS = "weight_layers."
+"""What the names of the layers begin with whose weights a method has chosen."""
 
 UNWRAP = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
 
@@ -150,6 +152,8 @@ def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: M
     forms = [{_form(names) for names in units.values()} for units in (here, there)]
     if forms[1] == {"float"} and forms[0] != {"float"}:
         return "this is the state of a float model: load it into that, then prepare, calibrate and convert"
+    if unit.startswith(LEARNED_WEIGHTS):
+        return "weights that adaround, gptq or correct_statistics chose are kept by fxq.save(quantizer, path) alone"
     for form in ("fake_quant", "int8"):
         if form in forms[1] and form not in forms[0]:
             return f"it was saved of to={form!r}: convert(prepared, to={form!r}, allow_uncalibrated=True) takes it"

@@ -219,6 +219,10 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
         prepared = "prepare(model, example_inputs)"
         after = "" if function == "equalize" else ", after calibrate"
         hint = f"calibrate({prepared}, data)" if function == "calibrate" else f"{function}({prepared}){after}"
+        taken = ("prepared", "training") if or_training else ("prepared",)
+        inside = [path for path, module in given.named_modules() if path and stage_of(module) in taken]
+        if inside:  # what was made by hand around it, AveragedModel or DataParallel
+            hint = f"give model.get_submodule({inside[0]!r}), the {named_by_stage(given.get_submodule(inside[0]))}"
     return InputError(
         f"{function} takes what prepare{' or prepare_qat' if or_training else ''} gave",
         got=named_by_stage(given),

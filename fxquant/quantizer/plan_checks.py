@@ -54,6 +54,7 @@ def check_plan(gm: GraphModule, plan: QuantPlan, strict: bool, config: QConfigMa
             "the model has no operator that can be quantized",
             got=listing(reasons) or "no operator on float tensors",
             hint=_weight_to_write(found, config)
+            or ("what convert gave is int8 already, and needs nothing more" if _calls_kernels(gm) else "")
             or "look at the configuration and at the backend; register_pattern adds patterns",
         )
     left = [row for row in found.float_rows if not row.excused]
@@ -65,6 +66,10 @@ def check_plan(gm: GraphModule, plan: QuantPlan, strict: bool, config: QConfigMa
             expected="every operator that the configuration asks to quantize becomes int8",
             hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
         )
+
+
+def _calls_kernels(gm: GraphModule) -> bool:
+    return any(getattr(node.target, "namespace", "") == "fxquant" for node in gm.graph.nodes)
 
 
 def _weight_to_write(found: Coverage, config: QConfigMapping) -> str:
