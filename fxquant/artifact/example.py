@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.artifact.values import DEPTH, DTYPES, LONGEST_TEXT, decode, encode
+from fxquant.artifact.values import DEPTH, DTYPES, LONGEST_TEXT, decode, decode_key, encode, encode_key
 from fxquant.errors import ArtifactError
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -25,6 +25,8 @@ def encode_example(value: Any) -> Any:
         return {type(value).__name__: [encode_example(item) for item in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {"dict": {key: encode_example(item) for key, item in value.items()}}
+    if type(value) is dict:
+        return {"pairs": [[encode_key(key), encode_example(item)] for key, item in value.items()]}
     return {"value": encode(value)}
 
 
@@ -43,6 +45,8 @@ def decode_example(data: Any, depth: int = DEPTH) -> Any:
             return items if tag == "list" else tuple(items)
         if tag == "dict" and isinstance(content, dict) and all(len(key) <= LONGEST_TEXT for key in content):
             return {key: decode_example(item, depth - 1) for key, item in content.items()}
+        if tag == "pairs" and isinstance(content, list) and all(isinstance(p, list) and len(p) == 2 for p in content):
+            return {decode_key(key, depth - 1): decode_example(item, depth - 1) for key, item in content}
         if tag == "value":
             return decode(content, None, depth - 1)
     raise ArtifactError("the file describes no example input here", got=ascii(data)[:120])

@@ -6,7 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Union
 
 import torch
@@ -96,10 +96,45 @@ def encode(value: Any) -> Any:
     if type(value) is tuple:
         return {"u": [encode(item) for item in value]}
     if type(value) in (dict, immutable_dict):
-        return {"d": [[encode(key), encode(item)] for key, item in value.items()]}
+        return {"d": [[encode_key(key), encode(item)] for key, item in value.items()]}
     if type(value) is slice:
         return {"s": [encode(part) for part in (value.start, value.stop, value.step)]}
     return _encode_named(value)
+
+
+_KEYS = (str, int, float, bool, type(None), type(...), torch.dtype, torch.device, torch.memory_format, torch.Size)
+"""Classes of values that may be keys of a dict, beside tuples of them."""
+
+
+def _may_be_key(value: Any) -> bool:
+    return all(map(_may_be_key, value)) if type(value) is tuple else type(value) in _KEYS
+
+
+def encode_key(key: Any) -> Any:
+    """Write a key of a dict. NaN is ``math.nan`` alone: another one is not found again by it.
+
+    Raises:
+        ArtifactError: it is no plain value, and no tuple of such.
+    """
+    if not _may_be_key(key) or (isinstance(key, float) and math.isnan(key) and key is not math.nan):
+        raise ArtifactError(
+            "a file cannot hold a dict with this key",
+            got=f"{_shown(key)} (a {type(key).__name__})",
+            expected="strings, numbers, None, dtypes, devices, and tuples of them; of NaN, math.nan",
+        )
+    return encode(key)
+
+
+def decode_key(data: Any, depth: int = DEPTH) -> Any:
+    """Read what ``encode_key`` wrote.
+
+    Raises:
+        ArtifactError: it is no key.
+    """
+    key = decode(data, None, depth)
+    if not _may_be_key(key):
+        raise ArtifactError("the file holds a dict with a key that is no plain value", got=_shown(data))
+    return key
 
 
 def _encode_named(value: Any) -> Any:
@@ -155,7 +190,7 @@ def decode(data: Any, node: Callable[[str], Node] | None = None, depth: int = DE
         if tag == "n" and node is not None and isinstance(content, str):
             return node(content)
         if (reader := _READERS.get(tag)) is not None:
-            return reader(content, lambda item: decode(item, node, depth - 1))
+            return reader(content, Inner(node, depth - 1))
     raise ArtifactError("the file holds no value here that can be read", got=_shown(data))
 
 
@@ -176,7 +211,18 @@ def _decode_record(data: Mapping[str, Any], depth: int) -> Any:
     return kind(**{**later, **values})
 
 
-Reader = Callable[[Any, Callable[[Any], Any]], Any]
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Reads what stands within a value."""
+
+    node: Callable[[str], Node] | None
+    depth: int
+
+    def __call__(self, data: Any) -> Any:
+        return decode(data, self.node, self.depth)
+
+
+Reader = Callable[[Any, Inner], Any]
 
 
 def _items(content: Any, inner: Callable[[Any], Any]) -> list[Any]:
@@ -186,7 +232,7 @@ def _items(content: Any, inner: Callable[[Any], Any]) -> list[Any]:
 
 
 def _from(table: Mapping[str, Any]) -> Reader:
-    def read(content: Any, inner: Callable[[Any], Any]) -> Any:
+    def read(content: Any, inner: Inner) -> Any:
         if not isinstance(content, str) or content not in table:
             raise ArtifactError("the file names something that it may not hold", got=_shown(content))
         return table[content]
@@ -194,31 +240,31 @@ def _from(table: Mapping[str, Any]) -> Reader:
     return read
 
 
-def _dict(content: Any, inner: Callable[[Any], Any]) -> dict[Any, Any]:
+def _dict(content: Any, inner: Inner) -> dict[Any, Any]:
     pairs = _items(content, lambda item: item)
-    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], (str, int)) for pair in pairs):
-        raise ArtifactError("the file holds a dict whose keys are no strings or numbers", got=_shown(content))
-    found = {pair[0]: inner(pair[1]) for pair in pairs}
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ArtifactError("the file holds a dict that is no list of pairs", got=_shown(content))
+    found = {decode_key(key, inner.depth): inner(item) for key, item in pairs}
     if len(found) != len(pairs):
         raise ArtifactError("the file holds a dict with a key twice", got=_shown(content))
     return found
 
 
-def _slice(content: Any, inner: Callable[[Any], Any]) -> slice:
+def _slice(content: Any, inner: Inner) -> slice:
     parts = _items(content, inner)
     if len(parts) != 3:
         raise ArtifactError("the file holds a slice of other than three parts", got=_shown(content))
     return slice(*parts)
 
 
-def _size(content: Any, inner: Callable[[Any], Any]) -> torch.Size:
+def _size(content: Any, inner: Inner) -> torch.Size:
     parts = _items(content, inner)
     if not all(type(part) is int and part >= 0 for part in parts):
         raise ArtifactError("the file holds a size that is none", got=_shown(content))
     return torch.Size(parts)
 
 
-def _device(content: Any, inner: Callable[[Any], Any]) -> torch.device:
+def _device(content: Any, inner: Inner) -> torch.device:
     parts = _items(content, inner)
     index = parts[1] if len(parts) == 2 else -1
     if not (len(parts) == 2 and parts[0] in _DEVICES and (index is None or (type(index) is int and 0 <= index < 128))):
@@ -226,7 +272,7 @@ def _device(content: Any, inner: Callable[[Any], Any]) -> torch.device:
     return torch.device(parts[0]) if index is None else torch.device(parts[0], index)
 
 
-def _ellipsis(content: Any, inner: Callable[[Any], Any]) -> Any:
+def _ellipsis(content: Any, inner: Inner) -> Any:
     return Ellipsis
 
 
