@@ -153,7 +153,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/tables.py",
         "artifact/tensors.py",
         "artifact/torch_layers.py",
-        "artifact/values.py",
     ),
     "artifact/test_prepared.py": (
         "artifact/configuration.py",
