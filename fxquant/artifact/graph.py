@@ -11,13 +11,14 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.fx.graph import _custom_builtins
 
-from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, NAMES, OF_DEVICES
+from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, OF_DEVICES, function_called, name_of
 from fxquant.artifact.node_facts import decode_facts, encode_facts
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError, error_context
 from fxquant.graph.query import VALUE, TensorInfo
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,511}", re.ASCII)
+_DUNDER = re.compile(r"__\w*__", re.ASCII)
 _PATH_PART = re.compile(r"[\w\-/@]{1,512}", re.ASCII)
 _ROOTS = {name.split(".")[0] for name in FUNCTIONS}
 _BUILTINS = {name.split(".")[1] for name in FUNCTIONS if name.startswith("builtins.")}
@@ -28,12 +29,12 @@ _RESERVED = _USED | frozenset(dir(builtins))
 
 
 def check_identifier(name: Any, what: str) -> str:
-    """Refuse what torch.fx could not write as a variable.
+    """Refuse what torch.fx could not write as a variable, and the names that Python gives a meaning: ``__name__``.
 
     Raises:
         ArtifactError: it is no plain identifier.
     """
-    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name) or name.startswith("__"):
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name) or _DUNDER.fullmatch(name):
         raise ArtifactError(f"{what} is no plain identifier", got=ascii(name)[:120])
     return name
 
@@ -66,12 +67,13 @@ def encode_graph(graph: Graph, *, facts: bool = False) -> list[dict[str, Any]]:
 def _encode_node(node: Node) -> dict[str, Any]:
     target = node.target
     if node.op == "call_function":
-        target = NAMES.get(target, "") if not isinstance(target, str) else ""
+        target = name_of(target) or ""
         if not target:
             raise _unknown(f"{getattr(node.target, '__module__', '')}.{getattr(node.target, '__name__', node.target)}")
     if node.op == "call_method" and target not in METHODS:
         raise _unknown(f"Tensor.{target}")
     # what a file may not hold is refused here, not by the one who opens it
+    check_identifier(node.name, "the name of a node")
     _target_of(node.op, target, node.args, node.kwargs, {str(target)}, {str(target)})
     data: dict[str, Any] = {"op": node.op, "name": node.name, "target": target}
     # The default of an input that nothing reads may be of any class: it is written as None.
@@ -87,7 +89,7 @@ def _unknown(name: str) -> ArtifactError:
     return ArtifactError(
         "the graph calls a function that artifacts may not hold",
         got=name,
-        expected="a function or a method of torch that computes with tensors",
+        expected="one of the functions and methods of torch and math that fxquant/artifact/functions.py lists",
     )
 
 
@@ -171,14 +173,14 @@ def _target_of(
             raise ArtifactError("the output of a graph has other arguments than one")
         return target
     # Functions and methods from a list.
-    if op == "call_function" and target in FUNCTIONS:
-        if FUNCTIONS[target] is getattr and not (len(args) == 2 and not kwargs and _may_be_read(*args)):
+    if op == "call_function" and (function := function_called(target)) is not None:
+        if function is getattr and not (len(args) == 2 and not kwargs and _may_be_read(*args)):
             raise ArtifactError(
                 "the graph reads an attribute that it may not read",
                 got=ascii(args[1:])[:120],
                 expected=", ".join(sorted(ATTRIBUTES)),
             )
-        return FUNCTIONS[target]
+        return function
     if op == "call_method" and target in METHODS and args:
         return target
     # Modules and tensors that the file holds.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fxquant.artifact.functions import FUNCTIONS, NAMES
+from fxquant.artifact.functions import function_called, name_of
 from fxquant.artifact.modules import TYPES
 from fxquant.artifact.values import LONGEST_TEXT, decode, encode
 from fxquant.errors import ArtifactError
@@ -48,8 +48,8 @@ def encode_class(kind: Any) -> Any:
         return {"class": kind.path}
     if isinstance(kind, type) and kind in _TYPE_NAMES:
         return {"class": _TYPE_NAMES[kind]}
-    if callable(kind) and kind in NAMES:
-        return {"function": NAMES[kind]}
+    if callable(kind) and (name := name_of(kind)):
+        return {"function": name}
     return {"class": f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"}
 
 
@@ -63,8 +63,8 @@ def decode_class(data: Any) -> Any:
         ((tag, name),) = data.items()
         if tag == "text" and isinstance(name, str) and len(name) <= LONGEST_TEXT:
             return name
-        if tag == "function" and isinstance(name, str) and name in FUNCTIONS:
-            return FUNCTIONS[name]
+        if tag == "function" and isinstance(name, str) and (function := function_called(name)):
+            return function
         if tag == "class" and isinstance(name, str) and _CLASS_NAME.fullmatch(name):
             return TYPES.get(name) or NamedClass(name)
     raise ArtifactError("the file names no class or function here", got=ascii(data)[:120])

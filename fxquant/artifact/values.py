@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from fxquant.artifact.functions import FUNCTIONS, NAMES
+from fxquant.artifact.functions import function_called, name_of
 from fxquant.errors import ArtifactError
 from fxquant.graph.query import TensorInfo
 from fxquant.graph.recurrent import RecurrentShape
@@ -149,7 +149,7 @@ def _encode_named(value: Any) -> Any:
         held = {field.name: getattr(value, field.name) for field in fields(value)}
         given = {key: item for key, item in held.items() if key not in later or item != later[key]}
         return {"o": name, "v": {key: encode(item) for key, item in given.items()}}
-    if callable(value) and (name := NAMES.get(value)):
+    if callable(value) and (name := name_of(value)):
         return {"c": name}
     raise ArtifactError(
         "a file cannot hold this value",
@@ -240,6 +240,13 @@ def _from(table: Mapping[str, Any]) -> Reader:
     return read
 
 
+def _function(content: Any, inner: Inner) -> Callable[..., Any]:
+    found = function_called(content) if isinstance(content, str) else None
+    if found is None:
+        raise ArtifactError("the file names something that it may not hold", got=_shown(content))
+    return found
+
+
 def _dict(content: Any, inner: Inner) -> dict[Any, Any]:
     pairs = _items(content, lambda item: item)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
@@ -280,7 +287,7 @@ _READERS: dict[str, Reader] = {
     "f": _from(_FLOATS),
     "t": _from(DTYPES),
     "m": _from(_FORMATS),
-    "c": _from(FUNCTIONS),
+    "c": _function,
     "dev": _device,
     "e": _ellipsis,
     "l": _items,
