@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, changed_values, may_hold_tensor, plain_form, roots_of
 from fxquant.graph.edit import erase_unread, positions, redirect_later_reads, retarget
-from fxquant.graph.operators.spelling import Call, canonical_call
+from fxquant.graph.operators.spelling import Call, canonical_call, is_dtype
 from fxquant.graph.query import (
     INPLACE,
     REASON,
@@ -61,6 +61,8 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """
     # Spell changes of items as assignments.
     spell_assignments(gm)
+    for node in gm.graph.nodes:
+        _spell_attributes_and_types(node)
     # Spell each call in one way; what changes a tensor in place is rewritten, or kept with a reason.
     order = positions(gm.graph)
     roots: dict[Node, Roots] = {}
@@ -145,6 +147,16 @@ def position_in_whole(part: slice, index: object) -> int | None:
         found = place + (stop or 0)
         return found if start is None or start >= 0 or found >= start else None
     return -1 + place * step if place >= 0 and start is stop is None else None  # every so many, from the last
+
+
+def _spell_attributes_and_types(node: Node) -> None:
+    """``x.data`` is ``x.detach()``, and ``x.type(torch.float32)``, or that of another, is ``x.to(torch.float32)``."""
+    if not node.args or not isinstance(node.args[0], Node) or value_of(node.args[0]) is None:
+        return
+    if node.target is getattr and node.args[1:] == ("data",):
+        retarget(node, "call_function", torch.detach, node.args[:1])
+    elif node.op == "call_method" and node.target == "type" and len(node.args) == 2 and is_dtype(node.args[1]):
+        retarget(node, "call_method", "to", node.args, node.kwargs)
 
 
 def _keyword_input(node: Node) -> str | None:

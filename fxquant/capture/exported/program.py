@@ -254,7 +254,7 @@ class _Import:
         second = written.args[0] if written.args else None
         rank = known.dim() if isinstance(known, Tensor) else 0
         found = layer_call(written, node, self._source, rank) if isinstance(second, Node) else None
-        if found is None:
+        if found is None or self._holds_more(found.path, found.layer):
             return written
         if found.path not in self._layers:
             self._put(found.path, found.layer)
@@ -269,6 +269,11 @@ class _Import:
         call.meta[CALLED] = found.path, inside[1] if inside and inside[0] == found.path else type(found.layer)
         self._graph.erase_node(written)
         return call
+
+    def _holds_more(self, path: str, layer: nn.Module) -> bool:
+        """Tell whether the user's layer is of a class with tensors of its own, which the graph may read beside."""
+        module = self._program.get_submodule(path)
+        return any(not hasattr(layer, name) for name in (*module._parameters, *module._buffers, *module._modules))
 
     def _put(self, path: str, layer: nn.Module) -> None:
         """Put a layer where the holder has, at most, the layer's own tensors."""

@@ -43,7 +43,7 @@ max mean median min norm prod softmax sort std sum topk var
 addbmm addmm addmv addr baddbmm bmm dot inner matmul mm mv outer vdot
 as_strided chunk clone contiguous detach diagonal diff expand expand_as flatten flip gather index_add index_copy
 index_fill index_select masked_fill masked_scatter masked_select movedim narrow nonzero permute ravel repeat
-repeat_interleave reshape roll scatter scatter_add scatter_reduce split split_with_sizes squeeze swapaxes t
+repeat_interleave reshape roll scatter scatter_add scatter_reduce split squeeze swapaxes t
 take_along_dim tensor_split tile transpose tril triu type_as unbind unflatten unfold unsqueeze view view_as
 new_empty new_full new_ones new_zeros
 """
@@ -245,6 +245,7 @@ SPECIAL: Mapping[str, Write] = {
     "scaled_dot_product_attention": _attention,
     "slice": _slice,
     "select": _select,
+    "split_with_sizes": lambda g: _method("split", g["self"], list(g["split_sizes"]), g["dim"]),
     "index": _index,
     "einsum": _einsum,
     "tensordot": _tensordot,

@@ -146,12 +146,12 @@ def _bind(known: Operator, node: Node) -> dict[str, Any] | None:
             return None
     if any(name not in given for name in known.required):
         return None
-    if known.spread and _is_dtype(given[known.spread]):
+    if known.spread and is_dtype(given[known.spread]):
         return None
     return {**known.defaults, **known.keywords, **given}
 
 
-def _is_dtype(argument: Any) -> bool:
+def is_dtype(argument: Any) -> bool:
     """``x.view(torch.int32)`` reads the same bytes as another kind of number, as does ``x.view(y.dtype)``."""
     found = argument.meta.get(VALUE) if isinstance(argument, Node) else type(argument)
     return found is torch.dtype

@@ -588,3 +588,69 @@ def test_conditions_share_what_they_compute():
     sums = [(node.target, node.args) for node in graph.nodes if node.op == "call_function" and len(node.args) == 2]
     assert len(sums) > 4
     assert len(set(sums)) == len(sums)
+
+
+def of_its_own(base: type[nn.Module], shape: tuple[int, ...]) -> type[nn.Module]:
+    """A layer with a parameter and a buffer beside those of torch."""
+
+    class Layer(base):  # type: ignore[misc,valid-type]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.gain = nn.Parameter(torch.linspace(0.5, 1.5, shape[0]).view(shape))
+            self.register_buffer("shift", torch.linspace(-1, 1, shape[0]).view(shape))
+
+        def forward(self, x):
+            return super().forward(x) * self.gain + self.shift
+
+    return Layer
+
+
+DERIVED: dict[str, tuple[nn.Module, Tensor]] = {
+    "Linear": (of_its_own(nn.Linear, (8,))(8, 8), torch.linspace(-1, 1, 32).view(4, 8)),
+    "Conv2d": (of_its_own(nn.Conv2d, (8, 1, 1))(3, 8, 3), torch.linspace(-1, 1, 384).view(2, 3, 8, 8)),
+    "ConvTranspose2d": (
+        of_its_own(nn.ConvTranspose2d, (8, 1, 1))(3, 8, 3),
+        torch.linspace(-1, 1, 384).view(2, 3, 8, 8),
+    ),
+    "Embedding": (of_its_own(nn.Embedding, (8,))(10, 8), torch.arange(10).view(2, 5)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_layers_with_tensors_of_their_own_are_those_of_the_model(name, tmp_path):
+    layer, x = DERIVED[name]
+    model = nn.Sequential(layer, nn.ReLU()).eval()
+    program = torch.export.export(model, (x,))
+    prepared = [fxq.prepare(model, x), fxq.prepare(program, x), fxq.prepare(model, x, capture="export")]
+    expected = fxq.convert(fxq.calibrate(prepared[0], [x], progress=False))(x)
+    for each in prepared[1:]:
+        assert torch.equal(each(x), model(x))
+        int8 = fxq.convert(fxq.calibrate(each, [x], progress=False))
+        assert torch.equal(int8(x), expected)
+    fxq.save(fxq.convert(prepared[1]), tmp_path / "model.fxq")
+    assert torch.equal(fxq.load(tmp_path / "model.fxq")(x), expected)
+    qat = fxq.prepare_qat(program, x).train()
+    qat(x).square().mean().backward()
+    assert {name for name, each in qat.named_parameters() if each.grad is not None} == dict(
+        model.named_parameters()
+    ).keys()
+
+
+def test_parts_of_given_sizes_are_those_of_the_model():
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 4, 1), nn.Conv2d(5, 4, 1)
+
+        def forward(self, x):
+            a, b = torch.split(self.first(x), [3, 5], 1)
+            return self.second(a) + self.last(b)
+
+    torch.manual_seed(0)
+    model, x = Parts().eval(), torch.randn(2, 3, 8, 8)
+    by_model, by_program = (fxq.prepare(given, x) for given in (model, torch.export.export(model, (x,))))
+    patterns = [[unit.pattern for unit in each.plan.units] for each in (by_model, by_program)]
+    assert patterns[0] == patterns[1]
+    assert "split" in patterns[0]
+    results = [fxq.convert(fxq.calibrate(each, [x], progress=False))(x) for each in (by_model, by_program)]
+    assert torch.equal(*results)
