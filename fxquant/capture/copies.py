@@ -129,6 +129,28 @@ def runs_its_graph(model: nn.Module) -> bool:
     return isinstance(model, GraphModule) and own_forward(model) is None
 
 
+def trained_copy(model: nn.Module) -> nn.Module | None:
+    """Return a copy in training mode, of a model with a ``train`` of the user's own; None where there is none."""
+    if not any(map(_has_own_train, model.modules())):
+        return None
+    copied = copy_of(model)
+    inner = list(copied.modules())
+    for module in inner:  # one that was set, and holds the model that was copied
+        own = vars(module).get("train")
+        if own is not None and not any(getattr(own, "__self__", None) is each for each in inner):
+            del module.train
+    try:
+        copied.train()
+    except Exception:  # a model that is never to train, by its own word
+        return None
+    return copied
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    own = "train" in vars(module) or type(module).train is not nn.Module.train
+    return own and not isinstance(module, GraphModule)
+
+
 def carry_over(model: nn.Module, gm: GraphModule) -> None:
     """Give a graph module what torch.fx leaves out: attributes, class, hooks, modes, non-persistent buffers."""
     for name, value in vars(model).items():

@@ -6,15 +6,16 @@ Modules and functions that do nothing in evaluation mode become nodes, which tra
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.fx import Graph, Node
 
+from fxquant.capture.copies import trained_copy
 from fxquant.capture.proxies import TensorProxy, proxies_in
 from fxquant.graph.query import ONLY_IN_TRAINING
 
@@ -25,15 +26,21 @@ class _EvaluationMode(int):
     Attributes:
         was_converted: Whether code of the module that runs asked for its truth or compared it: any True or False there
             may follow from it then.
+        flags: What plain values modules had as attributes before the trace.
+        follow: Modules of which ``train`` of the user's own sets some: they follow the mode.
     """
 
     was_converted: bool = False
+    flags: Mapping[nn.Module, Any] = {}
+    follow: Collection[nn.Module] = ()
 
     @contextmanager
-    def inside(self, arguments: Iterable[Any]) -> Iterator[None]:
-        """Within the block, another module runs. What was asked outside concerns it if it is given a True or False."""
+    def inside(self, module: nn.Module, arguments: Iterable[Any]) -> Iterator[None]:
+        """Within the block, another module runs. What was asked outside may tell it, by all but tensors."""
         outside = self.was_converted
-        self.was_converted = outside and any(isinstance(value, bool) for value in arguments)
+        told = any(not isinstance(value, (TensorProxy, Tensor, NoneType)) for value in arguments)
+        told = told or _reads_flag(module) or _flags(module) != self.flags.get(module)
+        self.was_converted = (outside and told) or module in self.follow
         try:
             yield
         finally:
@@ -60,17 +67,41 @@ EVALUATION: Final = _EvaluationMode(0)
 """What ``self.training`` is meanwhile: ``F.dropout(x, p, self.training)`` drops values once the graph trains, and
 ``F.dropout(x, p, False)`` never does."""
 
+_PLAIN = (bool, int, float, str, NoneType)
+
 
 @contextmanager
 def marked_modes(model: nn.Module) -> Iterator[None]:
     """Within the block, ``training`` of every module in evaluation mode is ``EVALUATION``."""
     modules = [module for module in model.modules() if module.training is False]
     EVALUATION.was_converted = False
+    EVALUATION.flags = {module: _flags(module) for module in model.modules()}
+    EVALUATION.follow = _set_by_train(model)
     _set(modules, EVALUATION)
     try:
         yield
     finally:
         _set(modules, False)
+        EVALUATION.flags, EVALUATION.follow = {}, ()
+
+
+def _flags(module: nn.Module) -> dict[str, Any]:
+    """Return the plain values among the attributes of a module."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN) and name != "training"}
+
+
+def _reads_flag(module: nn.Module) -> bool:
+    """Tell whether the forward of a module reads an attribute that is True or False, which others may have set."""
+    code = getattr(type(module).forward, "__code__", None)
+    named = () if code is None else code.co_names
+    return any(isinstance(value, bool) and name in named for name, value in _flags(module).items())
+
+
+def _set_by_train(model: nn.Module) -> list[nn.Module]:
+    """Find the modules that get other plain values as attributes by ``train``, where that is the user's own."""
+    trained = trained_copy(model)
+    pairs = zip(model.modules(), () if trained is None else trained.modules(), strict=False)
+    return [module for module, other in pairs if _flags(module) != _flags(other)]
 
 
 @contextmanager

@@ -141,7 +141,7 @@ class QuantTracer(Tracer):
         else:
             self._patches.patch_isinstance(m)
         try:
-            with no_traced_attributes(m), self._watched(m), EVALUATION.inside((*args, *kwargs.values())):
+            with no_traced_attributes(m), self._watched(m), EVALUATION.inside(m, (*args, *kwargs.values())):
                 result = super().call_module(m, forward, args, kwargs)
             if asks_for_training(m) and gave_back(result, args, kwargs, last):
                 return note_idle(self, "call_module", self.path_of_module(m), args, kwargs)

@@ -147,7 +147,7 @@ class NamedGraphModule(GraphModule):
             )
         super().train(mode)
         for path in get_metadata(self, "in_evaluation") or ():
-            self.get_submodule(path).eval()
+            self.get_submodule(path).training = False
         return self
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:

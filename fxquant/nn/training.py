@@ -57,8 +57,12 @@ _THAWED = {frozen: kind for kind, frozen in FROZEN.items()}
 
 def freeze_what_keeps_statistics(module: nn.Module) -> None:
     """For ``model.apply``: freeze a batch norm whose call said ``training=False`` in any mode."""
-    if vars(module).pop(KEEPS_STATISTICS, False):
+    if _keeps_statistics(module):
         freeze_bn_stats(module)
+
+
+def _keeps_statistics(module: nn.Module) -> bool:
+    return bool(vars(module).get(KEEPS_STATISTICS))
 
 
 @SWITCHES.register("freeze_bn_stats")
@@ -82,15 +86,18 @@ def freeze_bn_stats(module: nn.Module) -> None:
 
 @SWITCHES.register("update_bn_stats")
 def update_bn_stats(module: nn.Module) -> None:
-    """For ``model.apply``: undo ``freeze_bn_stats``; batch norms are then in training mode."""
-    if type(module) in _THAWED:
+    """For ``model.apply``: undo ``freeze_bn_stats``; batch norms are then in training mode.
+
+    One whose call says ``training=False`` stays frozen.
+    """
+    if type(module) in _THAWED and not _keeps_statistics(module):
         thaw(module)
         module.train()
 
 
 def thaw(module: nn.Module) -> None:
     """Do ``update_bn_stats`` in the mode that ``train()`` and ``eval()`` last asked for."""
-    if type(module) in _THAWED:
+    if type(module) in _THAWED and not _keeps_statistics(module):
         mode = module.mode_if_thawed
         module.__class__ = _THAWED[type(module)]
         module.train(bool(mode))
@@ -108,6 +115,7 @@ def keep_frozen_state(module: nn.Module) -> None:
 
 def forget_frozen_state(module: nn.Module) -> None:
     """For ``model.apply``: undo ``keep_frozen_state``, and thaw: for a model that trains no more."""
+    vars(module).pop(KEEPS_STATISTICS, None)
     thaw(module)
     for hooks, own in ((module._state_dict_hooks, _save), (module._load_state_dict_pre_hooks, _restore)):
         for key, hook in list(hooks.items()):

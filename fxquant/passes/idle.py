@@ -19,6 +19,7 @@ from fxquant.graph.query import (
     VALUE,
     nodes_by_name,
     nodes_in,
+    qualified_name,
 )
 from fxquant.nn.training import Regularizer
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
@@ -41,9 +42,8 @@ def record(node: Node, recorded: Collection[Node]) -> IdleCall:
     while behind in recorded:
         behind = behind.next
     inputs = [argument for argument in node.args if isinstance(argument, Node)]
-    meta = {
-        key: node.meta[key] for key in (VALUE, CALLED, REGULARIZER, ONLY_IN_TRAINING, "stack_trace") if key in node.meta
-    }
+    meta = {key: node.meta[key] for key in _RESTORED if key in node.meta}
+    meta.setdefault(CALLED, (qualified_name(node), None))  # whose mode it has
     return IdleCall(
         name=node.name,
         inputs=tuple(argument.name for argument in inputs),
@@ -106,4 +106,5 @@ def follow_training_mode(gm: GraphModule, node: Node) -> None:
     (_, first), *others = given.items()
     function, arguments = found or (target, {name: value for name, value in others if name != "training"})
     home = add_module(gm, f"{node.name}_regularizer", Regularizer(function, arguments))
+    node.meta[CALLED] = qualified_name(node), None  # whose mode it has
     retarget(node, "call_module", home, (first,))

@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.capture.copies import copy_of
+from fxquant.capture.copies import trained_copy
 from fxquant.capture.exported.branches import Branches
 from fxquant.capture.hooks import carry_over_gradient_hooks
 from fxquant.errors import listing, warn
 from fxquant.graph.edit import order_alike
 from fxquant.graph.module import set_metadata
-from fxquant.graph.query import move_to_device_of
-from fxquant.nn.training import FrozenStatistics, freeze_what_keeps_statistics, keep_frozen_state
+from fxquant.graph.query import move_to_device_of, qualified_name
+from fxquant.nn.training import freeze_what_keeps_statistics, keep_frozen_state
 
 
-def carry_over(model: nn.Module, trainable: nn.Module) -> None:
+def carry_over(model: nn.Module, trainable: GraphModule) -> None:
     """Make ``trainable`` train as ``model`` does, which is not changed, and warn of the parameters that it lacks."""
     move_to_device_of(trainable, model)
     for module, trains in _modes(model, trainable):
         module.training = trains
-    if any(_has_own_train(module) for module in model.modules()):
+    if (trained := trained_copy(model)) is not None:
         paths = {module: path for path, module in trainable.named_modules()}
-        modes = _modes(copy_of(model).train(), trainable)
-        set_metadata(trainable, in_evaluation=tuple(paths[module] for module, trains in modes if not trains))
+        kept = [paths[module] for module, trains in _modes(trained, trainable) if not trains]
+        set_metadata(trainable, in_evaluation=tuple(kept))
     order_alike(trainable, model)
     trainable.apply(freeze_what_keeps_statistics)
     trainable.apply(keep_frozen_state)
@@ -33,19 +33,16 @@ def carry_over(model: nn.Module, trainable: nn.Module) -> None:
     _warn_of_left_out(model, trainable)
 
 
-def _modes(model: nn.Module, trainable: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
-    """Yield modules of ``trainable`` and their modes in ``model``: what passes have made has that of its parent."""
+def _modes(model: nn.Module, trainable: GraphModule) -> Iterator[tuple[nn.Module, bool]]:
+    """Yield modules of ``trainable`` and their modes in ``model``; what passes have made has that of its origin."""
     modes = {name: module.training for name, module in model.named_modules()}
+    made_of = {str(node.target): qualified_name(node) for node in trainable.graph.nodes if node.op == "call_module"}
     for name, module in trainable.named_modules():
+        if name not in modes:
+            name = made_of.get(name, name)
         while name not in modes:
             name = name.rpartition(".")[0]
         yield module, modes[name]
-
-
-def _has_own_train(module: nn.Module) -> bool:
-    """Tell whether ``train`` does what the graph cannot know: keep batch norms in evaluation mode, say."""
-    own = getattr(module.train, "__func__", None)
-    return own is not nn.Module.train and not isinstance(module, (GraphModule, FrozenStatistics))
 
 
 def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:

@@ -76,8 +76,10 @@ def prepare_qat(
         ['0.weight', '0.bias', '1.weight', '1.bias']
     """
     module = checked_model(model)
+    copied = copy_of(module)
+    copied.eval()
     preparation = _TrainingQuantizer(
-        copy_of(module).eval(),
+        copied,
         example_inputs,
         get_default_qat_qconfig_mapping(backend) if qconfig is None else qconfig,
         example_kwargs=example_kwargs,

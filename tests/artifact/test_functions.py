@@ -286,10 +286,10 @@ def test_a_file_holds_what_decompositions_write() -> None:
 
 def test_save_refuses_an_attribute_that_load_would_refuse(tmp_path: Path) -> None:
     x = torch.randn(4, 8)
-    model = fxq.quantize(Fn(lambda m, h: (h, h.data)).eval(), [x], progress=False)
+    model = fxq.quantize(Fn(lambda m, h: (h, h.is_leaf)).eval(), [x], progress=False)
     with pytest.raises(ArtifactError, match="an attribute that it may not read") as caught:
         fxq.save(model, tmp_path / "a.fxq")
-    assert "'data'" in str(caught.value)
+    assert "'is_leaf'" in str(caught.value)
     assert not (tmp_path / "a.fxq").exists()
 
 

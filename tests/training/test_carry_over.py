@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,13 +173,156 @@ def test_what_train_of_the_model_leaves_in_evaluation_mode_stays_in_it(
     assert not any(module.training for module in qat.eval().modules())
 
 
-class OwnTrain(Net):
-    """Does nothing but note that it was called."""
-
-    calls = 0
+class Whole(Net):
+    """Never trains itself; its parts do."""
 
     def train(self, mode: bool = True) -> Any:
-        type(self).calls += 1
+        super().train(mode)
+        self.training = False
+        return self
+
+
+class Adapter(Net):
+    """The last layers train in a frozen model."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__(norm)
+        self.last = nn.Sequential(self.last, nn.BatchNorm2d(4))
+        self.body = nn.Sequential(self.last)
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.body.eval()
+        self.body[0][1].train(mode)
+        return self
+
+
+class Never(Net):
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            raise RuntimeError("for inference")
+        return super().train(mode)
+
+
+class Nothing(Net):
+    """Forgets to return itself."""
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.norm.eval()
+
+
+@pytest.mark.parametrize("kind", [Whole, Adapter, Nothing])
+def test_modes_are_those_of_the_model(kind):
+    model = kind(nn.BatchNorm2d(8))
+    model.train()
+    qat = fxq.prepare_qat(model, X)
+    for mode in (False, True, False, True):
+        model.train(mode)
+        qat.train(mode)
+        modes = {name: module.training for name, module in qat.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        assert modes == {name: model.get_submodule(name).training for name in modes}
+        assert qat.training is model.training
+
+
+def test_a_train_that_fails_says_nothing():
+    qat = fxq.prepare_qat(Never(nn.BatchNorm2d(8)).train(False), X).train()
+    assert all(module.training for module in qat.modules())
+
+
+def test_a_train_that_was_set_and_holds_the_model_is_not_called():
+    def train(given: Any, mode: bool = True) -> Any:
+        nn.Module.train(given, mode)
+        given.norm.eval()
+        return given
+
+    model = Net(nn.BatchNorm2d(8))
+    model.train = functools.partial(train, model)  # type: ignore[method-assign]
+    model.eval()
+    fxq.prepare_qat(model, X)
+    assert not any(module.training for module in model.modules())
+
+
+class Drops(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5, self.training)
+
+
+class DropsNothing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(8, 8), Drops(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(self.first(x)))
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.drop.eval()
+        return self
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_functions_have_the_mode_of_the_module_that_calls_them(begun):
+    qat = fxq.prepare_qat(DropsNothing().train(begun), X[:, 0]).train()
+    qat(X[:, 0])
+    qat.apply(fxq.disable_observer)
+    assert torch.equal(qat(X[:, 0]), qat(X[:, 0]))
+
+
+def test_what_says_evaluation_stays_frozen_whatever_is_switched():
+    qat = fxq.prepare_qat(Net(Frozen()).train(), X).train()
+    for switch in (fxq.update_bn_stats, fxq.freeze_bn_stats, fxq.update_bn_stats):
+        qat.apply(switch)
+    before = statistics(qat)
+    qat(X)
+    assert all(torch.equal(value, before[name]) for name, value in statistics(qat).items())
+
+
+class Flag(nn.BatchNorm2d):
+    flag = False
+
+    def forward(self, x: Tensor, batch: Any = None) -> Tensor:
+        batch = self.flag if batch is None else batch["train"] if isinstance(batch, dict) else batch == "train"
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, batch, 0.1, self.eps)
+
+
+class ByAttribute(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        self.norm.flag = bool(self.training)
+        return self.last(F.relu(self.norm(self.first(x))))
+
+
+class ByDict(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.relu(self.norm(self.first(x), {"train": bool(self.training)})))
+
+
+class ByText(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.relu(self.norm(self.first(x), "train" if self.training else "eval")))
+
+
+class ByTrain(Net):
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.norm.flag = mode
+        return self
+
+
+@pytest.mark.parametrize("kind", [ByAttribute, ByDict, ByText, ByTrain])
+def test_one_that_is_told_by_others_trains(kind):
+    norm = Flag(8)
+    norm.flag = False
+    model = kind(norm).train()
+    qat = fxq.prepare_qat(model, X).train()
+    before = statistics(qat)
+    qat(X)
+    assert not any(torch.equal(value, before[name]) for name, value in statistics(qat).items())
+
+
+class OwnTrain(Net):
+    def train(self, mode: bool = True) -> Any:
         return super().train(mode)
 
 
