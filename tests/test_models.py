@@ -50,6 +50,7 @@ def no_gradients():
         yield
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_network_goes_through_with_no_edit(name):
     x = torch.randn(4, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))

@@ -70,6 +70,7 @@ def spawning() -> Iterator[Spawning]:
 KINDS = ["int8", "fake_quant", "reference", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", one_of(4, KINDS))
 def test_memory_that_is_handed_over_lives_until_the_process_has_begun(spawning, to):
     model = converted(to)

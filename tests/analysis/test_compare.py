@@ -66,6 +66,7 @@ def compared(model: Any, quantized: Any, data: Any) -> Comparison:
     return fxq.compare(model, quantized, data, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", MOST_FORMS)
 def test_a_sound_model_has_no_fault_and_every_layer_a_row(model: nn.Module, data: list[Tensor], to: str) -> None:
     found = compared(model, fxq.convert(prepared_of(model, data), to=to), data)
@@ -130,6 +131,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_int8_layer_is_named_first(model: nn.Module, data: list[Tensor], fault: str) -> None:
     int8 = fxq.convert(prepared_of(model, data))
@@ -144,6 +146,7 @@ def test_a_broken_int8_layer_is_named_first(model: nn.Module, data: list[Tensor]
     assert max(row.harm for row in others) < SMALL  # none of the layers behind it is blamed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("to", ["fake_quant", "reference"])
 def test_a_broken_layer_of_a_simulation_is_named_first(model: nn.Module, data: list[Tensor], to: str) -> None:
     simulated = fxq.convert(prepared_of(model, data), to=to)
@@ -212,6 +215,7 @@ def test_few_bits_are_named(model: nn.Module, data: list[Tensor]) -> None:
     assert (worst.name, worst.cause) == ("c.conv", "its weight has 2 bits")
 
 
+@pytest.mark.slow
 def test_a_model_that_was_pickled_or_loaded_into_a_shell(model: nn.Module, data: list[Tensor]) -> None:
     prepared = prepared_of(model, data)
     int8 = fxq.convert(prepared)

@@ -94,6 +94,7 @@ def check_in_a_fresh_process(fresh: Any, folder: Path, names: list[str]) -> None
     assert json.loads(run.stdout) == {"seen": [], "different": [], "torchvision": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [IN_ALL_FORMS[:1], pytest.param(tuple(NETWORKS), marks=pytest.mark.slow)])
 def test_networks_in_a_fresh_process(fresh: Any, tmp_path: Path, networks: tuple[str, ...]) -> None:
     names = []

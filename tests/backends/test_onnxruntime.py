@@ -140,6 +140,7 @@ def in_onnxruntime(path: Path, x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "gate"),
     [pytest.param(*GATES[0], id="SiLU"), pytest.param(*GATES[1], id="hardswish", marks=pytest.mark.slow)],

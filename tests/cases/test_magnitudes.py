@@ -79,6 +79,7 @@ def test_values_of_any_magnitude_are_quantized_alike(make: Callable[[], nn.Modul
             assert sqnr(expected, y.detach()) > plain[name] - AS_AT_1, (factor, name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("factor", [1e-34, pytest.param(1e-36, marks=pytest.mark.slow), 1e-37])
 @pytest.mark.parametrize("make", [Convolutions, Products])
 @pytest.mark.filterwarnings("ignore:values are so small")

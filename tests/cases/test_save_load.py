@@ -71,6 +71,7 @@ def test_a_converted_state_goes_into_a_shell(to):
     assert torch.equal(shell(x), converted(x))
 
 
+@pytest.mark.slow
 def test_other_processes_read_pickles(tmp_path, fresh):
     prepared, x = calibrated(), batches()[0]
     saved = {"prepared": prepared, **{to: fxq.convert(prepared, to=to) for to in FORMS}}

@@ -69,6 +69,7 @@ def test_a_program_of_torch_export(arguments, tmp_path, capsys, fresh):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_exists_is_kept(arguments, tmp_path, capsys):
     path = tmp_path / "small.onnx"
     path.write_text("before")

@@ -24,6 +24,7 @@ def arguments(spec: str, tmp_path: Path) -> list[str]:
     return ["quantize", spec, "--weights", str(weights), "--data", str(images), *batches]
 
 
+@pytest.mark.slow
 def test_bits_are_searched_for_and_learned(arguments, tmp_path, capsys):
     page = tmp_path / "small.html"
     steps = ["--equalize", "--budget", "size=0.6,bitops=0.9", "--reconstruct", "3", "--report", str(page)]

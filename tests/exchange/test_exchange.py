@@ -83,6 +83,7 @@ def test_another_model_converts_without_data(qconfig: Any, form: str, tmp_path: 
     assert torch.equal(fxq.convert(by_table, to=form)(X), wanted(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     ["small shufflenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shufflenet_v2_x0_5", "googlenet"))],

@@ -28,6 +28,7 @@ def network(name: str) -> nn.Module:
     return SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=100)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in AT_TIES]
 )

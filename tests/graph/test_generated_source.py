@@ -77,6 +77,7 @@ class Keywords(nn.Module):
         return F.linear(y, getattr(self, "yield")) * getattr(self, "None") + getattr(self, "True")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", one_of(3, ["int8", "fake_quant", "reference", "training"]))
 def test_keywords_of_python_are_names_as_others_are(form: str) -> None:
     torch.manual_seed(0)

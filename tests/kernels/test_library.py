@@ -217,6 +217,7 @@ def test_a_library_that_was_built_from_other_sources_is_not_loaded(
         assert logged.messages == [reason]
 
 
+@pytest.mark.slow
 def test_the_reference_stands_in_for_a_library_built_from_other_sources(run: Run) -> None:
     other = "import pathlib; read = pathlib.Path.read_bytes; pathlib.Path.read_bytes = lambda p: read(p)[:99]"
     done = run(f"{DEQUANTIZE}\nprint(library.native_status().reason)", first=other)

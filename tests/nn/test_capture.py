@@ -142,6 +142,7 @@ def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
             assert all(torch.equal(compiled(inputs), eager(inputs)) for inputs in (x, larger))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:The tensor attributes .*_flat_weights")  # torch's, of every recurrent layer
 @pytest.mark.parametrize(
     ("kind", "form"),

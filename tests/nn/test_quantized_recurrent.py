@@ -217,6 +217,7 @@ def test_the_kernel_is_its_reference(layer):
         assert all(map(torch.equal, tensors(module(*inputs)), tensors(module.reference(*inputs))))
 
 
+@pytest.mark.one_in(2)
 def test_int8_follows_its_simulation_over_200_steps(layer):
     """Rounding to another step in one of them must not grow in the next ones."""
     model, x = Whole(layer), sequence(layer, 2, 200)
@@ -401,6 +402,7 @@ def test_one_range_holds_inputs_and_hidden_states(layer):
     assert float(seen.max()) <= high + float(int8.x_scale)
 
 
+@pytest.mark.one_in(2)
 def test_known_qparams_follow_their_simulation_over_200_steps(layer):
     model, x = Whole(layer), sequence(layer, 2, 200)
     quantizer = calibrated(model, x)

@@ -363,6 +363,7 @@ def test_a_module_that_nothing_packs_keeps_its_weight(monkeypatch: pytest.Monkey
     assert not case.packed
 
 
+@pytest.mark.one_in(2)
 def test_the_exported_program_and_the_compiled_module_stay_right(case: Case) -> None:
     case.check(case.module)
 

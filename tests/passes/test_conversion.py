@@ -329,6 +329,7 @@ class Viewing(nn.Module):
         return x.view(len(x), -1).sin() if x.sum() > 0 else x.view(len(x), -1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("rank", "to"),
     [

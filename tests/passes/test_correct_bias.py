@@ -78,6 +78,7 @@ def converted(layer: nn.Module, x: Tensor, qconfig: Any) -> dict[str, Any]:
     return {to: fxq.convert(prepared, to=to) for to in FORMS}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", one_of(3, LAYERS))
 def test_the_mean_of_the_output_is_kept(name):
     layer, shape = LAYERS[name]

@@ -320,6 +320,7 @@ def test_products_with_a_stored_weight_are_no_int8(capsys):
 SEQUENCE = torch.linspace(-2, 3, 2 * 7 * 12).sin().reshape(2, 7, 12)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("body", "pattern"),
     [

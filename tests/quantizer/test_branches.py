@@ -255,6 +255,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", one_of(2, ["int8", "reference"]))
 def test_a_branch_behind_a_float_layer_warns_of_no_gradients(model, form):
     """Its operands ask for gradients because the layer has parameters; the caller of the model asks for none."""
@@ -271,6 +272,7 @@ def test_a_branch_behind_a_float_layer_warns_of_no_gradients(model, form):
         converted(data[0].clone().requires_grad_())
 
 
+@pytest.mark.slow
 def test_training_leaves_branches_in_float(model):
     data = batches(model)
     prepared = fxq.prepare_qat(model, data[0])

@@ -132,6 +132,7 @@ def test_the_float_model_is_known_still(result: fxq.Quantizer) -> None:
     assert len(table.rows) > 0
 
 
+@pytest.mark.slow
 def test_it_travels(result: fxq.Quantizer, tmp_path: Path) -> None:
     x = images(7)
     expected = fxq.convert(result)(x)
@@ -167,6 +168,7 @@ def test_nothing_else_is_touched() -> None:
     assert found.graph_module is not start.graph_module
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_files_do_not() -> None:
     whole = learned(iterations=4)
     assert states_equal(learned(iterations=4, memory=0), whole)
@@ -235,6 +237,7 @@ def test_scales_that_are_powers_of_two_stay() -> None:
     assert all(torch.equal(each.log2().round(), each.log2()) for each in scales)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_layers_of_half_precision_learn_their_biases(dtype: torch.dtype) -> None:
     """The smallest divisor of Adam is 0 in float16: what is learned is float32."""
@@ -260,6 +263,7 @@ def test_blocks_by_choice() -> None:
     assert "was not learned: it lies in none of the blocks" in str(found.reconstruction)
 
 
+@pytest.mark.slow
 def test_weights_that_round_in_their_own_way_go_on() -> None:
     first = fxq.adaround(prepared(), data(), iterations=2, progress=False)
     found = learned(first)
@@ -320,6 +324,7 @@ def test_values_that_are_dropped_pass_and_the_others_move_the_scale() -> None:
     assert torch.allclose(of_scale, scale.grad)
 
 
+@pytest.mark.slow
 def test_a_step_of_several_parts_is_that_of_one_but_for_its_last_bits() -> None:
     """Without values that are drawn, which each part draws for itself."""
     one, three = (learned(prepared(3, 8), drop=0.0, iterations=3, parts=parts) for parts in (1, 3))

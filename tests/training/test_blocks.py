@@ -161,6 +161,7 @@ BLOCKS: dict[str, tuple[nn.Module, tuple[Tensor, ...], list[tuple[str, int, str]
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks(name: str) -> None:
     model, inputs, expected = BLOCKS[name]
@@ -180,6 +181,7 @@ def test_blocks(name: str) -> None:
     assert len(weights) == len({*weights}) == sum(count for _, count, _ in expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_units(name: str) -> None:
     model, inputs, expected = BLOCKS[name]

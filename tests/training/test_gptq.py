@@ -88,6 +88,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_errors_fall_and_all_forms_take_the_integers(case: str, tmp_path: Path) -> None:
     kind, qconfig = CASES[case]
@@ -162,6 +163,7 @@ def test_each_call_of_a_layer_has_integers_of_its_own() -> None:
     assert not torch.equal(first.integers_of_weight, second.integers_of_weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Residual, pytest.param(Shared, marks=pytest.mark.slow)])
 def test_values_in_files_and_interrupts_give_the_same_bits(
     kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

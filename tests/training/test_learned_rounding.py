@@ -112,6 +112,7 @@ def states_equal(one: Any, other: Any) -> bool:
     return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", DATA)
 def test_errors_fall_and_integers_are_what_v_says(kind: type[nn.Module]) -> None:
     result = learned(kind)
@@ -138,6 +139,7 @@ def _layers(result: Any) -> list[nn.Module]:
     return [module for module in result.graph_module.modules() if isinstance(module, kinds)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", DATA)
 def test_all_forms_take_these_integers(kind: type[nn.Module]) -> None:
     result = learned(kind, iterations=20)
@@ -148,6 +150,7 @@ def test_all_forms_take_these_integers(kind: type[nn.Module]) -> None:
     assert int8.parity.breaches == ()
 
 
+@pytest.mark.slow
 def test_it_gives_better_outputs_than_rounding_to_nearest() -> None:
     model, start = made(Residual), prepared()
     x = images(9)
@@ -183,12 +186,14 @@ def test_the_seed_decides() -> None:
     assert not states_equal(first, other)
 
 
+@pytest.mark.slow
 def test_without_gradients_around_it_learns_the_same() -> None:
     with torch.no_grad():
         result = learned(iterations=5)
     assert states_equal(result, learned(iterations=5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", one_of(2, [Residual, Odd]))
 def test_values_in_files_give_the_same_bits(kind: type[nn.Module]) -> None:
     assert states_equal(learned(kind, memory=0, iterations=10), learned(kind, iterations=10))
@@ -216,6 +221,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch
         learned(iterations=11, checkpoint=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_activations_in_float_are_another_thing_to_learn_from() -> None:
     without, quantized = (learned(activations=flag, iterations=5).reconstruction.rows for flag in (False, True))
     assert without[0].nearest != quantized[0].nearest
@@ -232,6 +238,7 @@ def test_grids_are_those_asked_for(grids: Any) -> None:
     assert all(torch.equal(qparams[ref].scale, observed[ref].scale) for ref in qparams if ref.kind == "activation")
 
 
+@pytest.mark.slow
 def test_v_that_gets_no_gradient_stays() -> None:
     qconfig = fxq.QConfig(
         activation=fxq.MinMaxObserver.with_args(dtype=torch.uint8),
@@ -251,6 +258,7 @@ def test_v_that_gets_no_gradient_stays() -> None:
     assert torch.equal(head.flatten(), kept.integers(start.weight_layers["head"].weight).flatten())
 
 
+@pytest.mark.slow
 def test_biases_are_corrected_no_more() -> None:
     qconfig = fxq.QConfig(activation=QCONFIG.activation, weight=WEIGHT, correct_bias=True)
     result = fxq.adaround(prepared(qconfig=qconfig), data(), iterations=2, progress=False)
@@ -258,6 +266,7 @@ def test_biases_are_corrected_no_more() -> None:
     assert not torch.equal(fxq.convert(prepared(qconfig=qconfig)).get_submodule("head").bias, made(Residual).head.bias)
 
 
+@pytest.mark.slow
 def test_weights_may_be_all_that_is_in_integers() -> None:
     start = fxq.prepare(made(Shared), rows(), fxq.QConfig(activation=fxq.PlaceholderObserver, weight=WEIGHT))
     result: Any = fxq.adaround(start, data(Shared), iterations=FEW, rows=64, learning_rate=0.05, progress=False)
@@ -266,6 +275,7 @@ def test_weights_may_be_all_that_is_in_integers() -> None:
     assert torch.allclose(fxq.convert(result)(x), fxq.convert(result, to="fake_quant")(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_and_other_grids_are_left_and_named() -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4)).eval()
     mapping = fxq.get_default_qconfig_mapping()

@@ -89,6 +89,7 @@ def doors(request):
     return model, x, program, int8(model, x), int8(program, x)
 
 
+@pytest.mark.one_in(2)
 def test_a_program_gives_the_same_integers_as_its_model(doors):
     _, x, _, (traced, by_tracing), (imported, by_program) = doors
     assert len(imported.plan.units) <= len(traced.plan.units)
@@ -327,6 +328,7 @@ def test_sizes_that_a_program_has_as_numbers_are_checked():
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("line", "condition"),
     [
@@ -518,6 +520,7 @@ CONSTANT_MASKS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CONSTANT_MASKS)
 def test_attention_with_a_constant_mask_computes_the_same(name):
     model = Attends(CONSTANT_MASKS[name], batch_first=True).eval()

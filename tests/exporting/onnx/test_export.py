@@ -81,6 +81,7 @@ def planned() -> Any:
     return converted(net())
 
 
+@pytest.mark.slow
 def test_the_file_computes_what_the_model_computes(planned, tmp_path):
     path = tmp_path / "net.onnx"
     batch = torch.export.Dim("batch")
