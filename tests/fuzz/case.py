@@ -28,11 +28,15 @@ ATTENTION = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention"
 CONTRACTIONS = ("einsum",)
 """So does that of these, as docs/coverage.md says: torch makes a batch of one product of an einsum with a weight, and
 the layer that it becomes none. ``tensordot`` runs the product that its parts run."""
-COPIES = (".clone()", ".contiguous()", "] = ", "] += ", "] *= ", "].mul_(", "].zero_(", ".copy_(", ".masked_fill_(")
+COPIES = (
+    *(".clone()", ".contiguous()", "] = ", "] += ", "] *= ", "].mul_(", "].zero_(", ".copy_(", ".masked_fill_("),
+    *("F.pad(", " * 1", " / 1"),
+)
 """A copy that sees to the order in memory goes behind the activation that reads it, so that both fuse with what is
 before, and an assignment becomes a join, which lies in memory as its parts do, or ``masked_fill``, whose result is
-always contiguous: of an input that is not dense, torch gives the last bit of some functions (GELU, say), and of
-convolutions, by the order in memory."""
+always contiguous. Pads of nothing and products with 1 go, which are copies, too. Of an input that is not dense, or does
+not begin where memory is aligned, torch gives the last bit of some functions (GELU, say), of products and of
+convolutions, by how it lies in memory."""
 NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 

@@ -16,7 +16,7 @@ from fxquant.measure.parity import measure_parity
 from tests.fuzz.case import Case, facts_of, quiet
 from tests.fuzz.compare import decibels, difference, floats_of, power
 from tests.fuzz.fingerprint import fingerprint
-from tests.fuzz.inputs import MEMORY, NOT_DENSE, SPECIAL, Values, values_of
+from tests.fuzz.inputs import LIE_OTHERWISE, MEMORY, SPECIAL, Values, values_of
 from tests.fuzz.last_bits import with_other_last_bits
 from tests.fuzz.noise import NOISE_DECIBELS, with_noise
 from tests.fuzz.one_element import one_element_strides
@@ -65,7 +65,7 @@ def prepared_is_float(case: Case) -> str:
             # Whether the sum of an einsum overflows to one side, or to both and so to NaN, hangs on the order.
             case.skipped[f"{name} input of an einsum: prepared = float"] += 1
             continue
-        reordered = case.has_attention or case.has_contraction or (case.has_copy and name in NOT_DENSE)
+        reordered = case.has_attention or case.has_contraction or (case.has_copy and name in LIE_OTHERWISE)
         share = ATTENTION_SHARE if reordered else 0.0
         expected, got = case.run(case.model, values), case.run(prepared, values)
         found = difference(expected, got, share)

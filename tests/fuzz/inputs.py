@@ -101,5 +101,7 @@ VARIANTS: dict[str, Callable[[tuple[Input, ...], int], Values]] = {
 
 NOT_DENSE = ("strided", "transposed", "channels last", "expanded")
 """Those whose numbers do not lie one after the other."""
+LIE_OTHERWISE = (*NOT_DENSE, "with an offset")
+"""Those of which a copy does not lie in memory as they do."""
 MEMORY = ("other values", "other batch", "batch of one", *NOT_DENSE)
 """Those whose numbers are ordinary, and not few."""
