@@ -949,7 +949,7 @@ def test_a_state_of_weights_that_a_method_has_chosen(tmp_path):
     quantizer = fxq.gptq(calibrated(), [X], progress=False)
     with pytest.raises(StateError) as caught:
         fxq.prepare(net(), X).load_state_dict(quantizer.state_dict())
-    hint = "weights that adaround, gptq or correct_statistics chose are kept by fxq.save(quantizer, path) alone"
+    hint = "weights that adaround, gptq or correct_statistics chose are in no state: use fxq.save(quantizer, path)"
     assert str(caught.value).endswith(f"  hint:     {hint}")
     fxq.save(quantizer, tmp_path / "model.fxq")
     assert torch.equal(fxq.convert(fxq.load(tmp_path / "model.fxq"))(X), fxq.convert(quantizer)(X))

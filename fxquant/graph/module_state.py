@@ -153,7 +153,7 @@ def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: M
     if forms[1] == {"float"} and forms[0] != {"float"}:
         return "this is the state of a float model: load it into that, then prepare, calibrate and convert"
     if unit.startswith(LEARNED_WEIGHTS):
-        return "weights that adaround, gptq or correct_statistics chose are kept by fxq.save(quantizer, path) alone"
+        return "weights that adaround, gptq or correct_statistics chose are in no state: use fxq.save(quantizer, path)"
     for form in ("fake_quant", "int8"):
         if form in forms[1] and form not in forms[0]:
             return f"it was saved of to={form!r}: convert(prepared, to={form!r}, allow_uncalibrated=True) takes it"

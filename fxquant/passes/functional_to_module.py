@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.nn import functional as F
 
 from fxquant.graph.affine import Affine, ChannelAffine, affines, per_channel, tensors_of_affine
 from fxquant.graph.constants import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -28,15 +29,13 @@ ATTENTION = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention"
 CONTRACTIONS = ("einsum",)
 """So does that of these, as docs/coverage.md says: torch makes a batch of one product of an einsum with a weight, and
 the layer that it becomes none. ``tensordot`` runs the product that its parts run."""
-COPIES = (
-    *(".clone()", ".contiguous()", "] = ", "] += ", "] *= ", "].mul_(", "].zero_(", ".copy_(", ".masked_fill_("),
-    *("F.pad(", " * 1", " / 1"),
-)
+COPIES = (".clone()", ".contiguous()", "] = ", "] += ", "] *= ", "].mul_(", "].zero_(", ".copy_(", ".masked_fill_(")
 """A copy that sees to the order in memory goes behind the activation that reads it, so that both fuse with what is
 before, and an assignment becomes a join, which lies in memory as its parts do, or ``masked_fill``, whose result is
-always contiguous. Pads of nothing and products with 1 go, which are copies, too. Of an input that is not dense, or does
-not begin where memory is aligned, torch gives the last bit of some functions (GELU, say), of products and of
-convolutions, by how it lies in memory."""
+always contiguous. Of an input that is not dense, or does not begin where memory is aligned, torch gives the last bit of
+some functions (GELU, say), of products and of convolutions, by how it lies in memory."""
+PAD_OF_NOTHING = re.compile(r"F\.pad\(\w+, \((0, )+0\)")
+"""A copy, too, which is taken out."""
 NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 
@@ -62,7 +61,7 @@ class Case:
         self.code = code
         self.has_attention = any(word in code for word in ATTENTION)
         self.has_contraction = any(word in code for word in CONTRACTIONS)
-        self.has_copy = any(word in code for word in COPIES)
+        self.has_copy = any(word in code for word in COPIES) or PAD_OF_NOTHING.search(code) is not None
         self.calls = 0
         """How many times int8 models were run."""
         self.skipped: Counter[str] = Counter()
